@@ -1,0 +1,60 @@
+// A checkpoint on disk: named tensors with dtype, shape, file and absolute offset. Opening validates headers only.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transload/dtype.h"
+
+namespace transload {
+
+class InputFile;  // src/io/file.h: a read-only file with positioned reads, shared by the tensors in it
+class Json;       // src/io/json.h
+
+enum class CheckpointFormat : uint8_t { safetensors, gguf };
+
+struct TensorInfo {
+  std::string name;  // as stored
+  DType dtype = DType::f32;
+  Shape shape;
+  uint64_t offset = 0;  // absolute, in bytes from the start of the file
+  uint64_t bytes = 0;
+  std::shared_ptr<const InputFile> file;
+};
+
+// Immutable after open; safe to read from several threads. Copies are cheap.
+class Checkpoint {
+ public:
+  // `path`: a folder with config.json and one or several .safetensors (with or without model.safetensors.index.json),
+  // one .safetensors file beside a config.json, or a GGUF v2/v3 file. `config` replaces config.json.
+  // Throws Error: file_missing, bad_json, bad_header, bad_offset, size_overflow, duplicate_name, dtype_unsupported, io_failure.
+  static Checkpoint open(const std::filesystem::path& path,
+                         const std::optional<std::filesystem::path>& config = std::nullopt);
+
+  CheckpointFormat format() const;
+  const std::filesystem::path& path() const;
+  const std::filesystem::path& directory() const;      // where tokenizer and generation config are looked for
+  const std::vector<TensorInfo>& tensors() const;       // sorted by name
+  const TensorInfo* find_tensor(std::string_view name) const;
+  const std::vector<std::shared_ptr<const InputFile>>& files() const;
+  uint64_t tensor_bytes_total() const;
+
+  // config.json as parsed. Absent (nullptr) for a GGUF opened without `config`.
+  const Json* config() const;
+  std::string config_file() const;  // for messages
+  // GGUF metadata as one object; arrays of more than 1,024 elements are left out (read as null). nullptr for safetensors.
+  const Json* gguf_metadata() const;
+  // XXH3-128 (32 hex digits) over the header bytes of a file: its cheap identity, with its size.
+  const std::string& header_digest(size_t file_index) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace transload

@@ -1,0 +1,74 @@
+// Exports a checkpoint as a bundle of static-shape ONNX decode-step graphs with one shared weight file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "transload/checkpoint.h"
+#include "transload/progress.h"
+#include "transload/step_options.h"
+
+namespace transload {
+
+struct ExportOnnxOptions {
+  StepOptions step;                       // query and context are taken from the lists below
+  std::vector<uint32_t> contexts{1024};
+  std::vector<uint32_t> queries{1};
+  bool overwrite = false;
+  bool strict = false;   // NaN or f16 overflow in any tensor is an error (numeric_fault), nothing is left behind
+  bool dry_run = false;  // plan only: nothing is written, nothing but headers is read
+  bool explain = false;  // fills ExportSummary::explanation
+  uint32_t workers = 0;  // 0: one per core, at most 8
+  Progress progress;
+};
+
+struct FileSummary {
+  std::string name;
+  uint64_t bytes = 0;
+};
+
+// KV cache of one layer at one context, in bytes of the compute dtype (keys and values).
+struct KvLayerSummary {
+  uint32_t layer = 0;
+  std::string attention;  // "sliding" or "full"
+  std::string layout;     // "ring", "roll" or "append"
+  uint32_t slots = 0;
+  uint64_t bytes = 0;
+};
+struct KvSummary {
+  uint32_t context = 0;
+  std::vector<KvLayerSummary> layers;
+  uint64_t hybrid_bytes = 0;
+  uint64_t uniform_bytes = 0;  // C slots in every layer
+};
+
+struct TensorWarning {
+  std::string tensor;
+  uint64_t overflow_count = 0;
+  uint64_t nan_count = 0;
+};
+
+struct ExportSummary {
+  std::string family;
+  uint64_t tensor_count = 0;     // stored tensors read
+  uint64_t parameter_count = 0;
+  std::vector<FileSummary> files;
+  uint64_t total_bytes = 0;
+  uint64_t source_bytes = 0;     // tensor bytes of the checkpoint
+  std::vector<KvSummary> kv;     // one for each context
+  uint64_t worker_memory_bytes = 0;  // buffers of all workers
+  double write_seconds = 0;      // until the last write
+  double flush_seconds = 0;      // fsync
+  std::vector<TensorWarning> numeric_warnings;
+  std::vector<std::string> warnings;
+  std::string explanation;       // graph text and pieces, with `explain`
+};
+
+// Writes <destination>/step_q<q>_c<C>.onnx for every pair, weights.bin, contract.json, host.safetensors, manifest.json and copies of the
+// tokenizer files. All or nothing. Throws Error; see ErrorCode.
+ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::path& destination,
+                          const ExportOnnxOptions& options);
+
+}  // namespace transload

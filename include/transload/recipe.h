@@ -1,0 +1,60 @@
+// A recipe: an immutable expression over source tensors that says how one output tensor is made. Nothing is read until run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transload/checkpoint.h"
+#include "transload/dtype.h"
+
+namespace transload {
+
+struct RecipeNode;  // src/weights/recipe_node.h
+
+// A value type; copies share the expression. Operations check shapes when built and throw shape_mismatch / dtype_mismatch.
+// Values flow in fp32 between operations; only `cast` fixes a stored type, rounding to nearest even.
+class Recipe {
+ public:
+  Recipe() = default;
+  explicit Recipe(std::shared_ptr<const RecipeNode> node) : node_(std::move(node)) {}
+
+  bool empty() const { return node_ == nullptr; }
+  DType dtype() const;
+  const Shape& shape() const;
+  uint64_t bytes() const;
+  const RecipeNode& node() const { return *node_; }
+  // One line for --explain, e.g. "cast(slice(src 'model.layers.0.self_attn.q_k_v_proj.weight', 0, 0:2048), f16)".
+  std::string text() const;
+
+  // Structural equality: same sources, same operations.
+  friend bool operator==(const Recipe& a, const Recipe& b);
+
+ private:
+  std::shared_ptr<const RecipeNode> node_;
+};
+
+// A stored tensor as it lies in its file.
+Recipe source(const TensorInfo& tensor);
+// A small tensor computed by the host; f32 values in row-major order, or i64 values.
+Recipe constant(Shape shape, std::vector<float> values);
+Recipe constant_i64(Shape shape, std::vector<int64_t> values);
+// Normal(0, stddev) values, f32 before the cast to `dtype` (f32, f16 or bf16); a pure function of (seed, element index).
+Recipe random(DType dtype, Shape shape, uint64_t seed, float stddev, float mean = 0.0F);
+
+// Elements begin..end-1 of `axis`. Block types can be sliced on the last axis only at block boundaries.
+Recipe slice(const Recipe& input, uint32_t axis, uint64_t begin, uint64_t end);
+Recipe concat(const std::vector<Recipe>& inputs, uint32_t axis);
+Recipe transpose(const Recipe& input);  // rank 2: [a, b] -> [b, a]
+// Same elements in row-major order under another shape.
+Recipe reshape(const Recipe& input, Shape shape);
+// Rows of a [heads * head_dim, n] matrix from rotary pairs stored side by side (GGUF llama) to half-split order:
+// out row (h, half, j) = in row (h, 2j + half).
+Recipe unpair_rotary_rows(const Recipe& input, uint64_t heads);
+// To f32, f16 or bf16. Dequantises block types. Identity casts vanish.
+Recipe cast(const Recipe& input, DType dtype);
+// input * scale + offset in fp32, as one multiplication and one addition; the result is f32.
+Recipe affine(const Recipe& input, float scale, float offset);
+
+}  // namespace transload

@@ -1,0 +1,23 @@
+// Builds the decode-step graph of a model for one (query, context) pair, and what the host must know to run it.
+#pragma once
+
+#include "decode/contract.h"
+#include "graph/graph.h"
+#include "transload/decoder_model.h"
+#include "transload/step_options.h"
+
+namespace transload {
+
+struct DecodeStep {
+  Graph graph;
+  StepContract contract;
+};
+
+// Throws usage for options that do not apply to the model (a GELU form without GELU, a slice of layers that is not there,
+// f16 compute with f32 weights).
+DecodeStep build_decode_step(const DecoderModel& model, const StepOptions& options);
+
+// First and last+1 layer that `range` names; throws usage when there is none.
+LayerRange resolve_layers(const DecoderModel& model, const LayerRange& range);
+
+}  // namespace transload

@@ -1,0 +1,99 @@
+// Graph: a typed, static-shape dataflow graph. Values are numbered; a constant's content is a recipe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "transload/dtype.h"
+#include "transload/recipe.h"
+
+namespace transload {
+
+// One row of the op table (src/graph/op_table.cpp) each: arity, attributes, shape inference.
+enum class Op : uint8_t {
+  add, sub, mul, div,       // broadcasting, two inputs of one dtype
+  neg, sqrt, sigmoid, tanh, erf,
+  gelu,                     // attribute approximate: "none" | "tanh"
+  softmax,                  // attribute axis
+  reduce_mean,              // attribute axes (ints), keepdims always
+  gemm,                     // a [m,k], b [n,k] (transposed), optional c [n] -> [m,n]
+  matmul,                   // batched, broadcasting leading axes
+  conv1x1,                  // x [1,in,1,w], w [out,in,1,1], optional bias [out] -> [1,out,1,w]
+  reshape,                  // attribute shape (ints)
+  transpose,                // attribute perm (ints)
+  concat,                   // attribute axis
+  slice,                    // attributes axis, begin, end
+  gather,                   // axis 0: table [v,...], indices int -> [indices..., ...]
+  cast,                     // attribute to: DType as int
+};
+inline constexpr int kOpCount = static_cast<int>(Op::cast) + 1;
+std::string_view op_name(Op op);
+
+using ValueId = uint32_t;
+using AttributeValue = std::variant<int64_t, std::vector<int64_t>, std::string>;
+
+struct Attribute {
+  std::string name;
+  AttributeValue value;
+};
+
+struct Value {
+  std::string name;  // unique, [A-Za-z0-9_]
+  DType dtype = DType::f32;
+  Shape shape;       // static, rank <= 4
+  Recipe constant;   // empty unless a constant
+};
+
+struct Node {
+  Op op = Op::add;
+  std::vector<ValueId> inputs;
+  ValueId output = 0;
+  std::vector<Attribute> attributes;
+
+  int64_t integer(std::string_view attribute) const;  // throws graph_invalid when absent
+  const std::vector<int64_t>& integers(std::string_view attribute) const;
+  const std::string& text(std::string_view attribute) const;
+};
+
+// Nodes are stored in execution order: add_node refuses inputs that do not exist yet. Not thread-safe.
+class Graph {
+ public:
+  std::string name;
+
+  ValueId add_input(std::string name, DType dtype, Shape shape);
+  // Adding the same name again returns the first value when the recipes are equal, and throws graph_invalid otherwise.
+  ValueId add_constant(std::string name, Recipe recipe);
+  // Infers dtype and shape from the op table; throws graph_invalid naming node and operands when they do not fit.
+  ValueId add_node(Op op, std::string output_name, std::vector<ValueId> inputs, std::vector<Attribute> attributes = {});
+  void add_output(ValueId value);
+
+  const Value& value(ValueId id) const { return values_[id]; }
+  const std::vector<Value>& values() const { return values_; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<ValueId>& inputs() const { return inputs_; }
+  const std::vector<ValueId>& outputs() const { return outputs_; }
+  std::vector<ValueId> constants() const;  // in order of addition
+  // Renames an output-to-be; names stay unique.
+  ValueId find(std::string_view name) const;  // throws graph_invalid when absent
+
+ private:
+  ValueId add_value(Value value);
+  std::vector<Value> values_;
+  std::vector<Node> nodes_;
+  std::vector<ValueId> inputs_;
+  std::vector<ValueId> outputs_;
+  std::unordered_map<std::string, ValueId> by_name_;
+};
+
+// Whole-graph rules: unique names of [A-Za-z0-9_], every value produced once, every input and constant used, outputs produced,
+// re-inferred shapes equal, rank <= 4, no zero dimension. All faults are reported together as graph_invalid.
+void check_graph(const Graph& graph);
+
+// Stable text, one line a value, for golden tests and --explain.
+std::string graph_text(const Graph& graph);
+
+}  // namespace transload

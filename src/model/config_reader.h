@@ -1,0 +1,57 @@
+// ConfigReader: strict access to a config object. Collects faults and remembers what was read, so that unknown fields are found.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/json.h"
+#include "transload/error.h"
+
+namespace transload {
+
+// Reading a missing or ill-typed field records a fault and returns a harmless value, so that all faults come together.
+// Call finish() before believing any of them. Not thread-safe.
+class ConfigReader {
+ public:
+  ConfigReader(const Json& object, std::string file, std::string prefix = "");
+
+  bool has(std::string_view key) const;  // present and not null; marks nothing as read
+  uint32_t u32(std::string_view key, uint32_t minimum = 1, uint32_t maximum = 1U << 30);
+  std::optional<uint32_t> maybe_u32(std::string_view key, uint32_t minimum = 1, uint32_t maximum = 1U << 30);
+  double number(std::string_view key);
+  std::optional<double> maybe_number(std::string_view key);
+  bool boolean(std::string_view key, bool fallback);
+  std::string text(std::string_view key);
+  std::optional<std::string> maybe_text(std::string_view key);
+  std::vector<double> numbers(std::string_view key);
+  std::vector<std::string> texts(std::string_view key);
+  std::vector<int64_t> integers_or_one(std::string_view key);  // an integer or a list of them; empty when absent or null
+  const Json* raw(std::string_view key);                        // marks as read; nullptr when absent or null
+  // A nested object, whose faults and unknown fields are reported with "key." in front; nothing when absent or null.
+  std::optional<ConfigReader> maybe_object(std::string_view key);
+  // Fields that may be present with exactly this value (or null): anything else is config_unsupported.
+  void expect(std::string_view key, const Json& only_value);
+  void ignore(std::string_view key);  // read and found irrelevant to the maths
+
+  void fault(ErrorCode code, std::string text);  // code: config_missing, config_invalid or config_unsupported
+  const std::string& file() const { return file_; }
+
+  // Fields nobody read, apart from those on the list of fields that never change the maths. Dotted paths.
+  std::vector<std::string> unknown_fields() const;
+  // Throws the collected faults: first missing/invalid ones (together), else unsupported and unknown ones (together).
+  void finish();
+
+ private:
+  struct Shared;
+  const Json* object_;
+  std::string file_;
+  std::string prefix_;
+  std::shared_ptr<Shared> shared_;  // faults and read keys, shared with nested readers
+};
+
+}  // namespace transload

@@ -1,0 +1,41 @@
+// Runs a plan: workers read, convert, write and hash blocks that stay in the CPU cache; the result does not depend on their number.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/output_directory.h"
+#include "transload/progress.h"
+#include "transload/recipe.h"
+#include "weights/plan.h"
+
+namespace transload {
+
+struct TensorResult {
+  std::string name;
+  std::string file;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  std::string digest;           // XXH3-128 of the tensor's bytes as written
+  uint64_t overflow_count = 0;  // finite values that became infinite in f16
+  uint64_t nan_count = 0;
+  bool operator==(const TensorResult&) const = default;
+};
+
+struct ExecuteOptions {
+  uint32_t workers = 0;  // 0: one per core, at most 8
+  Progress progress;
+};
+
+// Results in plan order. On an error every worker stops, all are joined, and the first error is rethrown with the tensor's name.
+std::vector<TensorResult> execute(const Plan& plan, OutputDirectory& output, const ExecuteOptions& options = {});
+
+// Bytes of buffers one worker holds: what a dry run reports.
+uint64_t worker_buffer_bytes();
+
+// A small tensor in memory (inline initialisers, biases folded by a target); throws internal above 64 MiB.
+std::vector<std::byte> materialize(const Recipe& recipe);
+
+}  // namespace transload

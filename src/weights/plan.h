@@ -1,0 +1,42 @@
+// A plan: every output file with its small fixed bytes and the tensors in it, all sizes known before the first byte is written.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/json.h"
+#include "transload/recipe.h"
+
+namespace transload {
+
+struct PlannedBytes {
+  uint64_t offset = 0;
+  std::string bytes;
+};
+
+struct PlannedTensor {
+  std::string name;     // as messages and the manifest call it
+  uint64_t offset = 0;  // absolute in its file
+  Recipe recipe;
+};
+
+struct PlannedFile {
+  std::string name;  // relative to the bundle
+  uint64_t size = 0;
+  std::vector<PlannedBytes> bytes;
+  std::vector<PlannedTensor> tensors;
+};
+
+struct Plan {
+  std::vector<PlannedFile> files;
+  uint64_t total_bytes() const;   // of all files
+  uint64_t tensor_bytes() const;  // of all planned tensors: what progress counts
+};
+
+// Throws internal when two ranges of a file overlap or leave it.
+void check_plan(const Plan& plan);
+// For --explain: one line for each tensor and, below it, its pieces.
+std::string explain_plan(const Plan& plan);
+
+}  // namespace transload
