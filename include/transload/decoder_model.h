@@ -102,9 +102,14 @@ DecoderModel build_model(const Checkpoint& checkpoint, const ModelOptions& optio
 struct ExpectedTensor {
   std::string name;
   Shape shape;
-  bool is_norm = false;  // rank 1 scale; random values are drawn around 1 (or 0 where the family adds 1)
+  bool is_norm = false;  // a norm's scale
+  float mean = 0.0F;     // random values are drawn around it: 1 for a scale, 0 for matrices and where the family adds 1
 };
 std::vector<ExpectedTensor> expected_tensors(const Json& config, const std::string& config_file);
+
+// Config (or GGUF metadata) fields that no family reads and that are not known to be harmless, by dotted path; what build_model
+// refuses. Empty when there is no family for the config.
+std::vector<std::string> unknown_config_fields(const Checkpoint& checkpoint);
 
 // Names of all families, in table order.
 std::vector<std::string> family_names();

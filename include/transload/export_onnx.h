@@ -29,19 +29,19 @@ struct FileSummary {
   uint64_t bytes = 0;
 };
 
-// KV cache of one layer at one context, in bytes of the compute dtype (keys and values).
+// KV cache of one layer at one context, keys and values; bytes = elements * size of an element.
 struct KvLayerSummary {
   uint32_t layer = 0;
   std::string attention;  // "sliding" or "full"
   std::string layout;     // "ring", "roll" or "append"
   uint32_t slots = 0;
-  uint64_t bytes = 0;
+  uint64_t elements = 0;
 };
 struct KvSummary {
   uint32_t context = 0;
   std::vector<KvLayerSummary> layers;
-  uint64_t hybrid_bytes = 0;
-  uint64_t uniform_bytes = 0;  // C slots in every layer
+  uint64_t hybrid_elements = 0;
+  uint64_t uniform_elements = 0;  // C slots in every layer
 };
 
 struct TensorWarning {
@@ -70,5 +70,8 @@ struct ExportSummary {
 // tokenizer files. All or nothing. Throws Error; see ErrorCode.
 ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::path& destination,
                           const ExportOnnxOptions& options);
+
+// The summary as one JSON object (what the command prints with --json), without the explanation.
+std::string summary_json(const ExportSummary& summary);
 
 }  // namespace transload

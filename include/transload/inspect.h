@@ -6,13 +6,9 @@
 #include <vector>
 
 #include "transload/checkpoint.h"
+#include "transload/export_onnx.h"
 
 namespace transload {
-
-struct FileSummaryRow {
-  std::string name;
-  uint64_t bytes = 0;
-};
 
 struct DTypeCount {
   std::string dtype;
@@ -23,7 +19,7 @@ struct DTypeCount {
 struct Inspection {
   std::string format;  // "safetensors" or "gguf"
   std::string family;  // empty when unknown
-  std::vector<FileSummaryRow> files;
+  std::vector<FileSummary> files;
   uint64_t tensor_count = 0;
   uint64_t tensor_bytes = 0;
   uint64_t parameter_count = 0;
@@ -37,6 +33,9 @@ struct Inspection {
   uint32_t window = 0;        // 0: none
 };
 
+// Never throws for a model it cannot build: `problem` says why. Headers and small tensors are all it reads.
 Inspection inspect(const Checkpoint& checkpoint);
+
+std::string inspection_json(const Inspection& inspection);
 
 }  // namespace transload

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "transload/dtype.h"
 #include "transload/progress.h"
@@ -29,5 +30,7 @@ struct SynthSummary {
 // `config`: a config.json or a folder that holds one. Writes config.json, model*.safetensors and, with several shards, the index.
 SynthSummary synthesize(const std::filesystem::path& config, const std::filesystem::path& destination,
                         const SynthOptions& options);
+
+std::string synth_json(const SynthSummary& summary);
 
 }  // namespace transload

@@ -66,12 +66,11 @@ struct StepContract {
   bool head = true;
 };
 
-// Bytes of all cache inputs of the slice with elements of `element_bytes`, at context C: as the layout keeps them, and as a
-// uniform cache would (C slots in every layer).
-struct KvBytes {
+// Elements of all cache inputs of the slice: as the layout keeps them, and as a uniform cache would (C slots in every layer).
+struct KvElements {
   uint64_t hybrid = 0;
   uint64_t uniform = 0;
 };
-KvBytes kv_bytes(const StepContract& contract, uint32_t element_bytes);
+KvElements kv_elements(const StepContract& contract);
 
 }  // namespace transload

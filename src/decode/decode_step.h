@@ -11,6 +11,9 @@ namespace transload {
 struct DecodeStep {
   Graph graph;
   StepContract contract;
+  // Name of the constant that holds the raw embedding rows as its bytes; empty when the graph has none (untied or transposed head,
+  // or no head).
+  std::string embedding_constant;
 };
 
 // Throws usage for options that do not apply to the model (a GELU form without GELU, a slice of layers that is not there,

@@ -13,22 +13,31 @@
 
 namespace transload {
 
-// One row of the op table (src/graph/op_table.cpp) each: arity, attributes, shape inference.
+// One row of the op table (src/graph/op_table.cpp) each: arity, attributes, shape inference. Axes are never negative.
 enum class Op : uint8_t {
-  add, sub, mul, div,       // broadcasting, two inputs of one dtype
-  neg, sqrt, sigmoid, tanh, erf,
-  gelu,                     // attribute approximate: "none" | "tanh"
-  softmax,                  // attribute axis
-  reduce_mean,              // attribute axes (ints), keepdims always
-  gemm,                     // a [m,k], b [n,k] (transposed), optional c [n] -> [m,n]
-  matmul,                   // batched, broadcasting leading axes
-  conv1x1,                  // x [1,in,1,w], w [out,in,1,1], optional bias [out] -> [1,out,1,w]
-  reshape,                  // attribute shape (ints)
-  transpose,                // attribute perm (ints)
-  concat,                   // attribute axis
-  slice,                    // attributes axis, begin, end
-  gather,                   // axis 0: table [v,...], indices int -> [indices..., ...]
-  cast,                     // attribute to: DType as int
+  // Two operands of one dtype, broadcasting.
+  add,
+  sub,
+  mul,
+  div,
+  // One operand, element by element.
+  neg,
+  sqrt,
+  sigmoid,
+  tanh,
+  erf,
+  gelu,         // attribute approximate: "none" | "tanh"
+  softmax,      // attribute axis
+  reduce_mean,  // attribute axes (ints, ascending), keepdims always
+  gemm,         // a [m,k], b [n,k] (transposed), optional c [n] -> [m,n]
+  matmul,       // batched, broadcasting leading axes
+  conv1x1,      // x [1,in,1,w], w [out,in,1,1], optional bias [out] -> [1,out,1,w]
+  reshape,      // attribute shape (ints)
+  transpose,    // attribute perm (ints)
+  concat,       // attribute axis
+  slice,        // attributes axis, begin, end
+  gather,       // axis 0: table [v,...], indices int -> [indices..., ...]
+  cast,         // attribute to: DType as int
 };
 inline constexpr int kOpCount = static_cast<int>(Op::cast) + 1;
 std::string_view op_name(Op op);
@@ -44,8 +53,8 @@ struct Attribute {
 struct Value {
   std::string name;  // unique, [A-Za-z0-9_]
   DType dtype = DType::f32;
-  Shape shape;       // static, rank <= 4
-  Recipe constant;   // empty unless a constant
+  Shape shape;      // static, rank 1 to 4
+  Recipe constant;  // empty unless a constant
 };
 
 struct Node {
@@ -76,11 +85,11 @@ class Graph {
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }
   const std::vector<ValueId>& outputs() const { return outputs_; }
-  std::vector<ValueId> constants() const;  // in order of addition
-  // Renames an output-to-be; names stay unique.
+  std::vector<ValueId> constants() const;     // in order of addition
   ValueId find(std::string_view name) const;  // throws graph_invalid when absent
 
  private:
+  friend class BrokenGraph;  // tests of check_graph: graphs that the calls above refuse to build
   ValueId add_value(Value value);
   std::vector<Value> values_;
   std::vector<Node> nodes_;
@@ -89,8 +98,9 @@ class Graph {
   std::unordered_map<std::string, ValueId> by_name_;
 };
 
-// Whole-graph rules: unique names of [A-Za-z0-9_], every value produced once, every input and constant used, outputs produced,
-// re-inferred shapes equal, rank <= 4, no zero dimension. All faults are reported together as graph_invalid.
+// Whole-graph rules: the graph is named, unique names of [A-Za-z0-9_] that do not start with a digit, every value produced once
+// and used, operands produced before their node, outputs (at least one, each once) produced by nodes, re-inferred shapes equal,
+// rank 1 to 4 (a scalar is [1]), no zero dimension. All faults are reported together as graph_invalid.
 void check_graph(const Graph& graph);
 
 // Stable text, one line a value, for golden tests and --explain.

@@ -38,16 +38,22 @@ class OutputDirectory {
   ~OutputDirectory();  // without commit: removes the staging folder
 
   const std::filesystem::path& destination() const { return destination_; }
-  // A file of exactly `size` bytes, its blocks reserved (fallocate; plain ftruncate where the file system has none or `sparse`).
+  // `name` is a plain file name, used once. A file of exactly `size` bytes, its blocks reserved (fallocate; plain ftruncate where
+  // the file system has none or `sparse`).
   OutputFile& create(std::string_view name, uint64_t size, bool sparse = false);
   void write_file(std::string_view name, std::string_view bytes);  // create + write
-  // Flushes every file, then renames; exchanges and removes the old folder when overwriting. Reports fsync seconds.
+  // Flushes every file, then renames; exchanges and removes the old folder when overwriting.
   void commit();
+  // Time spent in fsync by commit.
   double flush_seconds() const { return flush_seconds_; }
 
  private:
-  std::filesystem::path destination_;
+  void discard() noexcept;
+
+  std::filesystem::path destination_;  // as given, without a trailing slash
+  std::filesystem::path target_;       // destination_ made absolute, symbolic links followed
   std::filesystem::path staging_;
+  std::vector<std::filesystem::path> created_parents_;  // outermost first; removed again when nothing is committed
   bool overwrite_ = false;
   bool committed_ = false;
   double flush_seconds_ = 0;

@@ -18,6 +18,7 @@ namespace transload {
 // Call finish() before believing any of them. Not thread-safe.
 class ConfigReader {
  public:
+  // `object` must outlive the reader. With a `prefix` ("llama.") the object is no model config: every unread field is unknown.
   ConfigReader(const Json& object, std::string file, std::string prefix = "");
 
   bool has(std::string_view key) const;  // present and not null; marks nothing as read
@@ -34,12 +35,17 @@ class ConfigReader {
   const Json* raw(std::string_view key);                        // marks as read; nullptr when absent or null
   // A nested object, whose faults and unknown fields are reported with "key." in front; nothing when absent or null.
   std::optional<ConfigReader> maybe_object(std::string_view key);
+  // As maybe_object, for an object that is a model config itself: fields that never change the maths are known in it too.
+  std::optional<ConfigReader> maybe_config(std::string_view key);
   // Fields that may be present with exactly this value (or null): anything else is config_unsupported.
   void expect(std::string_view key, const Json& only_value);
   void ignore(std::string_view key);  // read and found irrelevant to the maths
+  void ignore_rest();                 // every field of this object: it is refused as a whole, one fault is enough
 
   void fault(ErrorCode code, std::string text);  // code: config_missing, config_invalid or config_unsupported
   const std::string& file() const { return file_; }
+  // "field 'rope_scaling.factor'": how messages name a field of this object.
+  std::string field(std::string_view key) const;
 
   // Fields nobody read, apart from those on the list of fields that never change the maths. Dotted paths.
   std::vector<std::string> unknown_fields() const;
@@ -48,6 +54,12 @@ class ConfigReader {
 
  private:
   struct Shared;
+  ConfigReader(const Json& object, std::string file, std::string prefix, std::shared_ptr<Shared> shared);
+  const Json* read(std::string_view key);                         // marks as read; nullptr when absent or null
+  const Json* read_required(std::string_view key, std::string_view expected);  // records the fault
+  void wrong_type(std::string_view key, const Json& got, std::string_view expected);
+  std::optional<ConfigReader> nested(std::string_view key, bool is_config);
+
   const Json* object_;
   std::string file_;
   std::string prefix_;

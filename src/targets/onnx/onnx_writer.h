@@ -23,8 +23,9 @@ struct OnnxWriteOptions {
   std::function<std::optional<ExternalTensor>(const Value& constant)> external;
 };
 
-// The serialised ModelProto. IR version is the lowest that carries the opset. Integer operands of ONNX (axes, shapes, slice bounds)
-// become small inline int64 initialisers. Throws op_unsupported when an op has no form at `opset`, format_limit above 64 MiB.
+// The serialised ModelProto. IR version is the lowest that carries the opset. Integer operands of ONNX (axes, shapes, slice
+// bounds) become small inline int64 initialisers. Throws op_unsupported when an op has no form at `opset`, format_limit above 64
+// MiB.
 std::string write_onnx(const Graph& graph, const OnnxWriteOptions& options);
 
 }  // namespace transload

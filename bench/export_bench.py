@@ -1,0 +1,185 @@
+# Measures an export against cp: seconds to the last write, flush seconds and peak memory, on synthesised checkpoints.
+#
+# The rule: cp --reflink=never --sparse=never of the checkpoint (as many bytes as the fp16 bundle holds), the source in the
+# page cache and without holes, cp and export in turn, outputs deleted and `sync` between, the median of the rounds. The time
+# of the flush is its own column, for cp too (`sync FILE` after it).
+import argparse
+import json
+import os
+import pathlib
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "tests/data/configs"
+LINEAR_FORMS = ("gemm", "matmul")
+
+
+def run(command):
+    """Runs a command: (wall seconds, peak memory in bytes, its standard output). Exits with its message when it fails."""
+    out_read, out_write = os.pipe()
+    started = time.monotonic()
+    process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=out_write, stderr=subprocess.PIPE)
+    os.close(out_write)
+    with os.fdopen(out_read) as stream:
+        output = stream.read()
+    errors = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.monotonic() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit {process.returncode}\n{errors.decode(errors='replace')}")
+    return seconds, usage.ru_maxrss * 1024, output
+
+
+def settle(*folders):
+    """Deletes outputs and lets the disk come to rest."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    os.sync()
+
+
+def into_page_cache(files):
+    for file in files:
+        with open(file, "rb", buffering=0) as stream:
+            while stream.read(1 << 20):
+                pass
+
+
+def measure_cp(files, work):
+    destination = work / "copy"
+    settle(destination)
+    into_page_cache(files)
+    destination.mkdir()
+    seconds, _, _ = run(["cp", "--reflink=never", "--sparse=never", *files, destination])
+    flush, _, _ = run(["sync", *(destination / file.name for file in files)])
+    settle(destination)
+    return {"seconds": seconds, "flush_seconds": flush}
+
+
+def measure_export(command, checkpoint, files, work, linear, arguments):
+    destination = work / "bundle"
+    settle(destination)
+    into_page_cache(files)
+    wall, memory, output = run([command, "export", "onnx", checkpoint, "-o", destination, "--weights", "fp16", "--linear", linear,
+                                "--context", arguments.context, "--json",
+                                *(["--workers", arguments.workers] if arguments.workers else [])])
+    summary = json.loads(output)
+    bytes_ = sum(file.stat().st_size for file in destination.iterdir())
+    settle(destination)
+    # Everything but the flush, so that starting the process and planning count against us.
+    return {"seconds": wall - summary["flush_seconds"], "flush_seconds": summary["flush_seconds"],
+            "write_seconds": summary["write_seconds"], "memory_bytes": memory, "output_bytes": bytes_}
+
+
+def median(rows, key):
+    return statistics.median(row[key] for row in rows)
+
+
+def bench(config, rounds, arguments):
+    """Synthesises the checkpoint of a config and measures both linear forms. Returns rows for the table."""
+    name = config.parent.name
+    work = arguments.work
+    checkpoint = work / name
+    settle(checkpoint)
+    print(f"{name}: synthesising", flush=True)
+    run([arguments.command, "synth", config, "-o", checkpoint, "--seed", "1", "--shards", "2"])
+    files = sorted(checkpoint.glob("*.safetensors"))
+    source_bytes = sum(file.stat().st_size for file in files)
+    rows = []
+    try:
+        for linear in LINEAR_FORMS:
+            copies, exports = [], []
+            for index in range(rounds):
+                copies.append(measure_cp(files, work))
+                exports.append(measure_export(arguments.command, checkpoint, files, work, linear, arguments))
+                print(f"{name} {linear} {index + 1}/{rounds}: cp {copies[-1]['seconds']:.2f} s, export {exports[-1]['seconds']:.2f} s",
+                      flush=True)
+            copy_rate = source_bytes / median(copies, "seconds")
+            output_bytes = exports[0]["output_bytes"]
+            export_rate = output_bytes / median(exports, "seconds")
+            rows.append({
+                "checkpoint": name, "linear": linear, "rounds": rounds,
+                "source_bytes": source_bytes, "output_bytes": output_bytes,
+                "cp_seconds": median(copies, "seconds"), "cp_flush_seconds": median(copies, "flush_seconds"),
+                "export_seconds": median(exports, "seconds"), "export_flush_seconds": median(exports, "flush_seconds"),
+                # Bytes written in a second against cp's: 1 is as fast as cp.
+                "speed_of_cp": export_rate / copy_rate,
+                "peak_memory_bytes": max(row["memory_bytes"] for row in exports),
+                "cp_runs": copies, "export_runs": exports,
+            })
+    finally:
+        settle(checkpoint, work / "copy", work / "bundle")
+    return rows
+
+
+def table(rows):
+    lines = ["| checkpoint | linear | bytes written | cp s | export s | speed, cp = 1 | cp flush s | export flush s | peak memory MiB |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        lines.append(f"| {row['checkpoint']} | {row['linear']} | {row['output_bytes']:,} | {row['cp_seconds']:.2f} | "
+                     f"{row['export_seconds']:.2f} | {row['speed_of_cp']:.2f} | {row['cp_flush_seconds']:.2f} | "
+                     f"{row['export_flush_seconds']:.2f} | {row['peak_memory_bytes'] / 2**20:.1f} |")
+    return "\n".join(lines)
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def parameter_bytes(config):
+    """A rough size of the bf16 checkpoint of a Spark config, for the check of free disk."""
+    fields = json.loads(config.read_text())
+    hidden, heads, kv = fields["hidden_size"], fields["num_attention_heads"], fields["num_key_value_heads"]
+    width = fields["head_dim"]
+    layer = hidden * (2 * heads + 2 * kv) * width + 3 * hidden * fields["intermediate_size"] + hidden * heads
+    return 2 * (fields["num_hidden_layers"] * layer + hidden * fields["vocab_size"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description="measure transload export onnx against cp")
+    parser.add_argument("--command", type=pathlib.Path, default=ROOT / "build/release/transload")
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/bench", help="where checkpoints and outputs are put")
+    parser.add_argument("--config", type=pathlib.Path, action="append", help="a config.json; default: Spark-X2.5 1.7B and 4B")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of cp and export in turn")
+    parser.add_argument("--memory-rounds", type=int, default=1, help="rounds for 4B, where only memory matters; 0 leaves it out")
+    parser.add_argument("--context", default="1024")
+    parser.add_argument("--workers", default="")
+    parser.add_argument("--json", type=pathlib.Path, help="also write everything measured to this file")
+    arguments = parser.parse_args()
+
+    if arguments.config:
+        jobs = [(config, arguments.rounds) for config in arguments.config]
+    else:
+        jobs = [(CONFIGS / "spark-x2.5-1.7b/config.json", arguments.rounds)]
+        if arguments.memory_rounds:
+            jobs.append((CONFIGS / "spark-x2.5-4b/config.json", arguments.memory_rounds))
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    # Source and one output at a time, and a tenth more.
+    needed = max(parameter_bytes(config) for config, _ in jobs) * 22 // 10
+    free = shutil.disk_usage(arguments.work).free
+    if free < needed:
+        sys.exit(f"{arguments.work}: not enough free disk: got {free:,} bytes, expected {needed:,}")
+
+    _, _, version = run([arguments.command, "--version"])
+    rows = []
+    for config, rounds in jobs:
+        rows += bench(config, rounds, arguments)
+    machine = {"processor": processor(), "cores": os.cpu_count(), "kernel": platform.release(),
+               "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
+    print(f"\n{version.strip()}, {machine['processor']}, {machine['cores']} cores; medians\n")
+    print(table(rows))
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps({"version": version.strip(), "machine": machine, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

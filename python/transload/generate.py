@@ -1,0 +1,142 @@
+# The command line `python -m transload.generate BUNDLE --prompt TEXT`: text from an exported bundle, streamed to the terminal.
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+
+from transload.error import Error, UsageError
+from transload.runner import Runner
+from transload.sampling import Sampler
+from transload.tokenizer import TextStream, load_tokenizer
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise UsageError(f"{message} (see --help)")
+
+
+def _token_list(text: str):
+    try:
+        return [int(part) for part in text.replace(" ", "").split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not a list of token ids: got '{text}', expected numbers such as 1,2,3") from None
+
+
+def _at_least(kind, least):
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not value >= least:
+            raise argparse.ArgumentTypeError(f"got '{text}', expected a number of at least {least}")
+        return value
+
+    return parse
+
+
+def _probability(text: str) -> float:
+    value = _at_least(float, 0)(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"got '{text}', expected more than 0 and at most 1")
+    return value
+
+
+def _arguments(argv):
+    parser = _Parser(prog="python -m transload.generate", description="Generates text from an exported bundle in ONNX Runtime.")
+    parser.add_argument("bundle", help="folder written by 'transload export onnx'")
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT", help="text to continue")
+    prompt.add_argument("--prompt-ids", metavar="IDS", type=_token_list, help="tokens to continue, such as 1,2,3; no tokenizer needed")
+    parser.add_argument("--max-new-tokens", metavar="N", type=_at_least(int, 1), default=128, help="tokens to generate (default 128)")
+    parser.add_argument("--context", metavar="C", type=_at_least(int, 1), help="use the graphs of this context (default: smallest that fits)")
+    parser.add_argument("--threads", metavar="N", type=_at_least(int, 1), help="threads of ONNX Runtime (default: one per core)")
+    parser.add_argument("--temperature", metavar="T", type=_at_least(float, 0), default=0.0, help="0 takes the best token (default)")
+    parser.add_argument("--top-k", metavar="K", type=_at_least(int, 1), default=0, help="sample among the K best tokens")
+    parser.add_argument("--top-p", metavar="P", type=_probability, default=1.0, help="sample among the best tokens of total probability P")
+    parser.add_argument("--seed", metavar="N", type=_at_least(int, 0), help="makes sampling repeatable")
+    parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
+    parser.add_argument("--tokenizer-pre", metavar="NAME", help="how a GGUF vocabulary cuts text, where its own name for it is unknown")
+    parser.add_argument("--dump-inputs", metavar="DIR", help="write the inputs of the first step after the prompt as .npy and .raw")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output instead of text")
+    parser.add_argument("--stats", action="store_true", help="speed and memory on standard error")
+    return parser.parse_args(argv)
+
+
+def _run(options) -> None:
+    started = time.perf_counter()
+    runner = Runner(options.bundle, options.context, options.threads)
+    tokenizer = None
+    if runner.contract.tokenizer is not None:
+        tokenizer = load_tokenizer(runner.bundle / runner.contract.tokenizer, options.tokenizer_pre)
+    elif options.prompt is not None:
+        raise UsageError(f"{options.bundle}: bundle has no tokenizer: got --prompt, expected --prompt-ids")
+    prompt = options.prompt_ids if options.prompt is None else tokenizer.encode(options.prompt).ids
+    sampler = Sampler(options.temperature, options.top_k, options.top_p, options.seed)
+    stop = () if options.ignore_eos else runner.contract.eos_tokens
+
+    runner.prepare(prompt, options.max_new_tokens)
+    loaded = time.perf_counter()
+    stream = None if tokenizer is None else TextStream(tokenizer)
+    tokens, pieces, finish, prompt_done = [], [], "length", loaded
+    for token in runner.generate(prompt, options.max_new_tokens, stop, sampler):
+        if not tokens:
+            prompt_done = time.perf_counter()
+            if options.dump_inputs is not None:
+                runner.dump_inputs(options.dump_inputs, [token])
+                prompt_done = time.perf_counter()
+        if token in stop:
+            finish = "stop"
+            break
+        tokens.append(token)
+        piece = str(token) + " " if stream is None else stream.push(token)
+        pieces.append(piece)
+        if not options.json:
+            print(piece, end="", flush=True)
+    ended = time.perf_counter()
+    if finish == "length" and len(tokens) < options.max_new_tokens:
+        finish = "context"
+    pieces.append("" if stream is None else stream.finish())
+
+    steps = max(0, len(tokens) - 1)  # the first token comes from the prompt's own call
+    summary = {
+        "prompt_tokens": list(prompt), "tokens": tokens, "text": None if stream is None else "".join(pieces), "finish_reason": finish,
+        "context": runner.cache.context, "kv_bytes": runner.contract.kv_bytes(runner.cache.context),
+        "load_seconds": loaded - started, "prompt_seconds": prompt_done - loaded,
+        "prompt_tokens_per_second": len(prompt) / max(prompt_done - loaded, 1e-9), "decode_seconds": ended - prompt_done,
+        "tokens_per_second": steps / max(ended - prompt_done, 1e-9) if steps else None,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+    }
+    if options.json:
+        print(json.dumps(summary))
+    else:
+        print(pieces[-1])
+    if finish == "context":
+        print(f"context of {runner.cache.context} is full after {len(tokens)} new tokens", file=sys.stderr)
+    if options.stats:
+        rate = "-" if summary["tokens_per_second"] is None else f"{summary['tokens_per_second']:.1f}"
+        print(f"load {summary['load_seconds']:.2f} s, prompt {len(prompt)} tokens at {summary['prompt_tokens_per_second']:.1f} tokens/s, "
+              f"generated {len(tokens)} at {rate} tokens/s, KV cache {summary['kv_bytes'] / 2**20:.1f} MiB, "
+              f"peak memory {summary['peak_memory_bytes'] / 2**20:.0f} MiB", file=sys.stderr)
+
+
+def main(argv=None) -> int:
+    try:
+        _run(_arguments(argv))
+        return 0
+    except Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output went away
+        sys.stderr.close()
+        return 5
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 5
+
+
+if __name__ == "__main__":
+    sys.exit(main())

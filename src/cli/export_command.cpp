@@ -1,0 +1,207 @@
+// transload export onnx: options, dry run, and the summary of what was written.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "cli/command.h"
+#include "transload/export_onnx.h"
+
+namespace transload::cli {
+namespace {
+
+struct ExportArguments {
+  std::string checkpoint;
+  std::string destination;
+  std::string config;
+  std::string layers = "all";
+  bool no_head = false;
+  bool json = false;
+  bool quiet = false;
+  std::string weights;
+  std::string compute = "fp32";
+  ExportOnnxOptions options;
+};
+
+// "all", "sliding", "full" or "A:B" with 0 <= A < B; whether B is in the model is checked against the model.
+LayerRange parse_layers(const std::string& text) {
+  if (text == "all") return {};
+  if (text == "sliding") return {LayerRange::Kind::sliding, 0, 0};
+  if (text == "full") return {LayerRange::Kind::full, 0, 0};
+  const size_t colon = text.find(':');
+  const auto number = [&](const std::string& digits) {
+    if (digits.empty() || digits.size() > 6 || digits.find_first_not_of("0123456789") != std::string::npos) {
+      throw CLI::ValidationError("--layers", "expected all, sliding, full or A:B with 0 <= A < B, got '" + text + "'");
+    }
+    return static_cast<uint32_t>(std::stoul(digits));
+  };
+  if (colon == std::string::npos) number("");
+  const LayerRange range{LayerRange::Kind::range, number(text.substr(0, colon)), number(text.substr(colon + 1))};
+  if (range.begin >= range.end) number("");
+  return range;
+}
+
+void print_kv(const KvSummary& kv, bool each_layer) {
+  if (each_layer) {
+    fmt::print("KV cache at context {}, by layer (fp16 bytes)\n", grouped(kv.context));
+    for (const KvLayerSummary& layer : kv.layers) {
+      fmt::print("  layer {:>3}  {:<8} {:<7} {:>8} slots {:>16}\n", layer.layer, layer.attention, layer.layout,
+                 grouped(layer.slots), grouped(layer.elements * 2));
+    }
+  }
+  fmt::print("KV cache at context {}: bytes by element size\n", grouped(kv.context));
+  fmt::print("  {:<6}{:>18}{:>18}{:>18}\n", "", "this layout", "uniform", "saved");
+  for (const auto& [name, size] : {std::pair{"fp32", 4U}, std::pair{"fp16", 2U}, std::pair{"int8", 1U}}) {
+    fmt::print("  {:<6}{:>18}{:>18}{:>18}\n", name, grouped(kv.hybrid_elements * size), grouped(kv.uniform_elements * size),
+               grouped((kv.uniform_elements - kv.hybrid_elements) * size));
+  }
+}
+
+void print_summary(const ExportSummary& summary, const ExportArguments& arguments, double seconds) {
+  const bool dry = arguments.options.dry_run;
+  fmt::print("{} {} tensors, {} parameters, {} of {} weights\n", dry ? "would read" : "read", grouped(summary.tensor_count),
+             grouped(summary.parameter_count), size_text(summary.source_bytes), summary.family);
+  fmt::print("{} {} ({} bytes) in {} files\n", dry ? "would write" : "wrote", arguments.destination,
+             grouped(summary.total_bytes), summary.files.size());
+  for (const FileSummary& file : summary.files) fmt::print("  {:<28}{:>18}\n", file.name, grouped(file.bytes));
+  for (const KvSummary& kv : summary.kv) print_kv(kv, dry);
+  if (dry) {
+    fmt::print("memory: {} of block buffers, at most 64 MiB in all\n", size_text(summary.worker_memory_bytes));
+  } else {
+    fmt::print("time: {:.2f} s ({:.2f} s to the last write, {:.2f} s flush), peak memory {}\n", seconds, summary.write_seconds,
+               summary.flush_seconds, size_text(peak_memory_bytes()));
+  }
+}
+
+void print_warnings(const ExportSummary& summary) {
+  for (const std::string& warning : summary.warnings) fmt::print(stderr, "warning: {}\n", warning);
+  for (const TensorWarning& warning : summary.numeric_warnings) {
+    fmt::print(stderr, "warning: tensor '{}': {} values overflow f16 to infinity, {} are NaN\n", warning.tensor,
+               grouped(warning.overflow_count), grouped(warning.nan_count));
+  }
+}
+
+int run_export(ExportArguments& arguments) {
+  ExportOnnxOptions& options = arguments.options;
+  const std::string weights = arguments.weights.empty() ? arguments.compute : arguments.weights;
+  options.step.weights = weights == "fp16" ? DType::f16 : DType::f32;
+  options.step.compute = arguments.compute == "fp16" ? DType::f16 : DType::f32;
+  options.step.head = !arguments.no_head;
+  options.progress = make_progress("writing", arguments.quiet || options.dry_run);
+  const auto start = std::chrono::steady_clock::now();
+  const Checkpoint checkpoint = Checkpoint::open(
+      arguments.checkpoint,
+      arguments.config.empty() ? std::nullopt : std::optional<std::filesystem::path>(arguments.config));
+  const ExportSummary summary = export_onnx(checkpoint, arguments.destination, options);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (options.explain) fmt::print("{}", summary.explanation);
+  if (arguments.json) {
+    fmt::print("{}\n", summary_json(summary));
+  } else {
+    print_summary(summary, arguments, seconds);
+  }
+  print_warnings(summary);
+  return 0;
+}
+
+// Names on the command line for the values of an enumeration.
+template <typename T>
+CLI::Option* add_choice(CLI::App& app, const std::string& flag, T& value, const std::map<std::string, T>& choices,
+                        const std::string& help, const std::string& fallback) {
+  std::string names;
+  for (const auto& [name, unused] : choices) names += (names.empty() ? "" : "|") + name;
+  return app.add_option(flag, value, help)
+      ->transform(CLI::CheckedTransformer(choices, CLI::ignore_case).description(""))
+      ->type_name(names)
+      ->default_str(fallback);
+}
+
+}  // namespace
+
+void add_export(CLI::App& app, std::vector<Command>& commands) {
+  CLI::App* exports = app.add_subcommand("export", "Write what a runtime loads from a checkpoint");
+  exports->require_subcommand(1);
+  CLI::App* onnx = exports->add_subcommand("onnx", "Static-shape ONNX decode-step graphs with an explicit KV cache");
+  auto arguments = std::make_shared<ExportArguments>();
+  ExportOnnxOptions& options = arguments->options;
+  StepOptions& step = options.step;
+
+  onnx->add_option("CHECKPOINT", arguments->checkpoint, "folder with config.json and .safetensors, one .safetensors, or a .gguf")
+      ->required();
+  onnx->add_option("-o,--output", arguments->destination, "folder to write; appears whole or not at all")
+      ->required()
+      ->type_name("DIR");
+  onnx->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")->type_name("FILE");
+
+  const std::string graphs = "Graphs";
+  onnx->add_option("--context", options.contexts, "context lengths: slots of a full-attention cache")
+      ->delimiter(',')
+      ->type_name("C[,C...]")
+      ->default_str("1024")
+      ->group(graphs);
+  onnx->add_option("--q", options.queries, "tokens per call: 1 for decode, 128 or so for prefill; graphs share weights.bin")
+      ->delimiter(',')
+      ->type_name("Q[,Q...]")
+      ->default_str("1")
+      ->group(graphs);
+  add_choice<CacheLayout>(*onnx, "--cache-layout", step.cache_layout,
+                          {{"auto", CacheLayout::automatic}, {"ring", CacheLayout::ring}, {"roll", CacheLayout::roll}},
+                          "sliding layers: ring keeps W-1 slots the host overwrites, roll returns the rebuilt window", "auto")
+      ->group(graphs);
+  onnx->add_option("--layers", arguments->layers, "all, the first sliding or full layer, or layers A to B-1")
+      ->type_name("all|sliding|full|A:B")
+      ->default_str("all")
+      ->group(graphs);
+  onnx->add_flag("--no-head", arguments->no_head, "leave out final norm and head: output hidden instead of logits")->group(graphs);
+  add_choice<LogitsRows>(*onnx, "--logits", step.logits, {{"all", LogitsRows::all}, {"last", LogitsRows::last}},
+                         "rows of the logits output", "all")
+      ->group(graphs);
+  add_choice<InputForm>(*onnx, "--inputs", step.inputs, {{"rows", InputForm::rows}, {"ids", InputForm::ids}},
+                        "embedding rows looked up by the host, or int32 token ids", "rows")
+      ->group(graphs);
+
+  const std::string dialect = "Dialect and precision";
+  add_choice<GeluForm>(*onnx, "--gelu", step.gelu,
+                       {{"model", GeluForm::model}, {"exact", GeluForm::exact}, {"tanh", GeluForm::tanh}, {"sigmoid", GeluForm::sigmoid}},
+                       "GELU form; other than the model's own changes the result", "model")
+      ->group(dialect);
+  add_choice<LinearForm>(*onnx, "--linear", step.linear,
+                         {{"gemm", LinearForm::gemm}, {"matmul", LinearForm::matmul}, {"conv1x1", LinearForm::conv1x1}},
+                         "linear layers: gemm and conv1x1 keep weights [out, in], matmul transposes them", "gemm")
+      ->group(dialect);
+  add_choice<RopeWidth>(*onnx, "--rope-width", step.rope_width, {{"full", RopeWidth::full}, {"half", RopeWidth::half}},
+                        "cos and sin inputs with both halves written out, or one", "full")
+      ->group(dialect);
+  onnx->add_option("--weights", arguments->weights, "stored precision of matrices (default: as --compute)")
+      ->check(CLI::IsMember({"fp32", "fp16"}).description(""))
+      ->type_name("fp32|fp16")
+      ->group(dialect);
+  onnx->add_option("--compute", arguments->compute, "precision of inputs, outputs, KV cache and arithmetic")
+      ->check(CLI::IsMember({"fp32", "fp16"}).description(""))
+      ->type_name("fp32|fp16")
+      ->default_str("fp32")
+      ->group(dialect);
+  onnx->add_option("--opset", step.opset, "ONNX opset, 17 to 23; 17 or 18 for Qualcomm's converter")
+      ->type_name("N")
+      ->default_str("18")
+      ->group(dialect);
+
+  const std::string running = "Running";
+  onnx->add_option("--workers", options.workers, "worker threads (default: one per core, at most 8); the output does not depend on it")
+      ->check(CLI::Range(1, 256).description(""))
+      ->type_name("N")
+      ->group(running);
+  onnx->add_flag("--overwrite", options.overwrite, "replace an existing output folder once the new one is complete")->group(running);
+  onnx->add_flag("--strict", options.strict, "refuse weights with NaN or with values that overflow fp16")->group(running);
+  onnx->add_flag("--dry-run", options.dry_run, "read headers only; print exact sizes, memory and the KV cache by layer")->group(running);
+  onnx->add_flag("--explain", options.explain, "print graphs, recipes and pieces")->group(running);
+  onnx->add_flag("--json", arguments->json, "print the summary as JSON on standard output")->group(running);
+  onnx->add_flag("--quiet", arguments->quiet, "no progress")->group(running);
+
+  onnx->final_callback([arguments] { arguments->options.step.layers = parse_layers(arguments->layers); });
+  commands.push_back({onnx, [arguments] { return run_export(*arguments); }});
+}
+
+}  // namespace transload::cli

@@ -1,0 +1,81 @@
+// Progress on standard error, sizes for people, peak memory.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "cli/command.h"
+
+namespace transload::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kBarInterval = std::chrono::milliseconds(100);
+constexpr auto kLineInterval = std::chrono::seconds(5);
+constexpr int kBarWidth = 30;
+
+struct Meter {
+  Clock::time_point start = Clock::now();
+  Clock::time_point last = start;
+  bool terminal = isatty(STDERR_FILENO) != 0;
+};
+
+std::string seconds_text(double seconds) {
+  const auto whole = static_cast<uint64_t>(seconds + 0.5);
+  return whole < 60 ? fmt::format("{} s", whole) : fmt::format("{}:{:02} min", whole / 60, whole % 60);
+}
+
+}  // namespace
+
+Progress make_progress(const std::string& verb, bool quiet) {
+  if (quiet) return {};
+  auto meter = std::make_shared<Meter>();
+  return [meter, verb](uint64_t done, uint64_t total) {
+    const Clock::time_point now = Clock::now();
+    const bool finished = done >= total;
+    if (!finished && now - meter->last < (meter->terminal ? Clock::duration(kBarInterval) : Clock::duration(kLineInterval))) return;
+    meter->last = now;
+    const double seconds = std::chrono::duration<double>(now - meter->start).count();
+    const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+    const double fraction = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
+    const double left = rate > 0 ? static_cast<double>(total - done) / rate : 0;
+    const std::string numbers = fmt::format("{} of {}, {}/s, {} left", size_text(done), size_text(total),
+                                            size_text(static_cast<uint64_t>(rate)), seconds_text(left));
+    if (meter->terminal) {
+      const int filled = static_cast<int>(fraction * kBarWidth);
+      const std::string bar = std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kBarWidth - filled), '.');
+      fmt::print(stderr, "\r{} [{}] {:3.0f} % {}\x1b[K{}", verb, bar, fraction * 100, numbers, finished ? "\n" : "");
+    } else {
+      fmt::print(stderr, "{} {:.0f} % {}\n", verb, fraction * 100, numbers);
+    }
+    std::fflush(stderr);
+  };
+}
+
+std::string size_text(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1000 && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+std::string grouped(uint64_t number) {
+  std::string digits = std::to_string(number);
+  for (auto place = static_cast<int>(digits.size()) - 3; place > 0; place -= 3) digits.insert(static_cast<size_t>(place), ",");
+  return digits;
+}
+
+uint64_t peak_memory_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace transload::cli

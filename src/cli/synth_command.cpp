@@ -1,0 +1,61 @@
+// transload synth: a random checkpoint in real dimensions, for tests, dry runs and benchmarks.
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+
+#include "cli/command.h"
+#include "transload/synth.h"
+
+namespace transload::cli {
+namespace {
+
+struct SynthArguments {
+  std::string config;
+  std::string destination;
+  bool json = false;
+  bool quiet = false;
+  SynthOptions options;
+};
+
+int run_synth(SynthArguments& arguments) {
+  arguments.options.progress = make_progress("writing", arguments.quiet || arguments.options.sparse);
+  const SynthSummary summary = synthesize(arguments.config, arguments.destination, arguments.options);
+  if (arguments.json) {
+    fmt::print("{}\n", synth_json(summary));
+  } else {
+    fmt::print("wrote {}: {} tensors, {} parameters, {} in {} shard{}{}\n", arguments.destination, grouped(summary.tensor_count),
+               grouped(summary.parameter_count), size_text(summary.total_bytes), summary.shards, summary.shards == 1 ? "" : "s",
+               arguments.options.sparse ? ", without data" : "");
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_synth(CLI::App& app, std::vector<Command>& commands) {
+  CLI::App* command = app.add_subcommand("synth", "Write a random checkpoint with the tensors a config asks for");
+  auto arguments = std::make_shared<SynthArguments>();
+  SynthOptions& options = arguments->options;
+  command->add_option("CONFIG", arguments->config, "config.json, or a folder that holds one")->required();
+  command->add_option("-o,--output", arguments->destination, "folder to write")->required()->type_name("DIR");
+  command->add_option("--seed", options.seed, "equal seeds give equal bytes")->type_name("N")->default_str("0");
+  command->add_option("--shards", options.shards, "number of .safetensors files (default: one per 4 GB)")
+      ->check(CLI::Range(1, 10000).description(""))
+      ->type_name("N");
+  const std::map<std::string, DType> dtypes{{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}};
+  command->add_option("--dtype", options.dtype, "element type")
+      ->transform(CLI::CheckedTransformer(dtypes, CLI::ignore_case).description(""))
+      ->type_name("bf16|fp16|fp32")
+      ->default_str("bf16");
+  command->add_flag("--sparse", options.sparse, "full-length files without data: dry runs of huge models");
+  command->add_option("--workers", options.workers, "worker threads (default: one per core, at most 8)")
+      ->check(CLI::Range(1, 256).description(""))
+      ->type_name("N");
+  command->add_flag("--overwrite", options.overwrite, "replace an existing output folder once the new one is complete");
+  command->add_flag("--json", arguments->json, "print the summary as JSON");
+  command->add_flag("--quiet", arguments->quiet, "no progress");
+  commands.push_back({command, [arguments] { return run_synth(*arguments); }});
+}
+
+}  // namespace transload::cli

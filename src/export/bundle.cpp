@@ -1,0 +1,176 @@
+// Plans an ONNX bundle: the graphs, one weight file they share, the host's tables and the small files around them.
+#include "export/bundle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "io/safetensors.h"
+#include "targets/onnx/onnx_writer.h"
+#include "transload/error.h"
+#include "transload/version.h"
+
+namespace transload {
+namespace {
+
+constexpr uint64_t kAlignment = 4096;        // a page, so that runtimes map tensors in place
+constexpr uint64_t kInlineBelowBytes = 1024;  // the protobuf stays small at any model size
+
+struct SharedWeight {
+  uint64_t offset = 0;
+  Recipe recipe;
+};
+
+// Lays the large constants of all graphs out in one file, each once, in order of first use.
+class WeightLayout {
+ public:
+  void add(const Graph& graph) {
+    for (const ValueId id : graph.constants()) {
+      const Value& value = graph.value(id);
+      if (value.constant.bytes() < kInlineBelowBytes) continue;
+      const auto [place, is_new] = by_name_.try_emplace(value.name, SharedWeight{file_.size, value.constant});
+      if (!is_new) {
+        if (!(place->second.recipe == value.constant)) {
+          throw Error(ErrorCode::graph_invalid, fmt::format("constant '{}' differs between graphs", value.name));
+        }
+        continue;
+      }
+      file_.tensors.push_back({value.name, place->second.offset, value.constant});
+      file_.size = (place->second.offset + value.constant.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    }
+  }
+  const SharedWeight* find(const std::string& name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : &found->second;
+  }
+  PlannedFile take() {
+    file_.name = kWeightsFile;
+    return std::move(file_);
+  }
+
+ private:
+  PlannedFile file_;
+  std::map<std::string, SharedWeight> by_name_;
+};
+
+PlannedFile text_file(std::string name, std::string bytes) {
+  PlannedFile file;
+  file.name = std::move(name);
+  file.size = bytes.size();
+  file.bytes.push_back({0, std::move(bytes)});
+  return file;
+}
+
+// host.safetensors: rotary frequencies and, when the graphs do not hold them, the embedding rows.
+PlannedFile host_file(const DecoderModel& model, const StepContract& contract, const std::optional<Recipe>& embedding,
+                      uint64_t& embedding_offset) {
+  std::vector<SafetensorsEntry> entries;
+  std::vector<Recipe> recipes;
+  for (const RopeGroup& group : model.rope_groups) {
+    if (std::find(contract.rope_groups.begin(), contract.rope_groups.end(), group.name) == contract.rope_groups.end()) continue;
+    recipes.push_back(constant({group.inv_freq.size()}, group.inv_freq));
+    entries.push_back({inv_freq_tensor_name(group), recipes.back().dtype(), recipes.back().shape()});
+  }
+  if (embedding) {
+    recipes.push_back(*embedding);
+    entries.push_back({"embedding", embedding->dtype(), embedding->shape()});
+  }
+  SafetensorsLayout layout = plan_safetensors(entries);
+  PlannedFile file;
+  file.name = kHostFile;
+  file.size = layout.file_bytes;
+  file.bytes.push_back({0, std::move(layout.header)});
+  for (size_t i = 0; i < entries.size(); ++i) file.tensors.push_back({entries[i].name, layout.offsets[i], recipes[i]});
+  if (embedding) embedding_offset = layout.offsets.back();
+  return file;
+}
+
+// generation_config.json names the stop tokens that the model's makers use; config.json's are the fallback.
+std::vector<int64_t> eos_tokens_of(const Checkpoint& checkpoint, const DecoderModel& model) {
+  const std::filesystem::path path = checkpoint.directory() / "generation_config.json";
+  std::error_code ignored;
+  if (checkpoint.format() == CheckpointFormat::gguf || !std::filesystem::is_regular_file(path, ignored)) return model.eos_tokens;
+  const Json config = parse_json(read_text_file(path), "generation_config.json");
+  const Json* eos = config.find("eos_token_id");
+  if (eos == nullptr || eos->is_null()) return model.eos_tokens;
+  std::vector<int64_t> tokens;
+  const Json::Array list = eos->is_array() ? eos->array() : Json::Array{*eos};
+  for (const Json& token : list) {
+    if (!token.is_integer()) {
+      throw Error(ErrorCode::config_invalid,
+                  fmt::format("field 'eos_token_id' has a wrong type: got {}, expected an integer or a list of them", token.kind_name()),
+                  {"generation_config.json", {}, {}});
+    }
+    tokens.push_back(token.integer());
+  }
+  return tokens;
+}
+
+template <typename T>
+void require_distinct(std::vector<T> values, const char* what) {
+  if (values.empty()) throw Error(ErrorCode::usage, fmt::format("no {} given: expected at least one", what));
+  std::sort(values.begin(), values.end());
+  const auto twice = std::adjacent_find(values.begin(), values.end());
+  if (twice != values.end()) throw Error(ErrorCode::usage, fmt::format("{} {} is given twice", what, *twice));
+}
+
+}  // namespace
+
+std::string inv_freq_tensor_name(const RopeGroup& group) { return "rope_" + group.name + "_inv_freq"; }
+
+Bundle plan_onnx_bundle(const Checkpoint& checkpoint, const DecoderModel& model, const ExportOnnxOptions& options) {
+  require_distinct(options.contexts, "context");
+  require_distinct(options.queries, "query length");
+  Bundle bundle;
+  WeightLayout layout;
+  for (const uint32_t context : options.contexts) {
+    for (const uint32_t query : options.queries) {
+      StepOptions step = options.step;
+      step.context = context;
+      step.query = query;
+      bundle.steps.push_back({fmt::format("step_q{}_c{}.onnx", query, context), build_decode_step(model, step)});
+      layout.add(bundle.steps.back().step.graph);
+    }
+  }
+
+  for (const BundleStep& step : bundle.steps) {
+    OnnxWriteOptions write;
+    write.opset = options.step.opset;
+    write.producer_version = TRANSLOAD_VERSION;
+    write.external = [&](const Value& constant) -> std::optional<ExternalTensor> {
+      const SharedWeight* weight = layout.find(constant.name);
+      if (weight == nullptr) return std::nullopt;
+      return ExternalTensor{kWeightsFile, weight->offset, constant.constant.bytes()};
+    };
+    bundle.plan.files.push_back(text_file(step.file, write_onnx(step.step.graph, write)));
+  }
+
+  const DecodeStep& first = bundle.steps.front().step;
+  const Recipe rows = cast(model.embedding, options.step.weights);
+  const bool host_looks_up = first.contract.inputs.front().role == PortRole::embedding_rows;
+  const SharedWeight* shared = first.embedding_constant.empty() ? nullptr : layout.find(first.embedding_constant);
+  std::optional<Recipe> own_rows;
+  if (host_looks_up) {
+    bundle.embedding = EmbeddingPlace{kHostFile, 0, rows.dtype(), rows.shape()};
+    if (shared != nullptr) {
+      bundle.embedding->file = kWeightsFile;
+      bundle.embedding->offset = shared->offset;
+    } else {
+      own_rows = rows;
+    }
+  }
+  uint64_t embedding_offset = 0;
+  PlannedFile host = host_file(model, first.contract, own_rows, embedding_offset);
+  if (own_rows) bundle.embedding->offset = embedding_offset;
+
+  bundle.plan.files.push_back(layout.take());
+  bundle.plan.files.push_back(std::move(host));
+  bundle.eos_tokens = eos_tokens_of(checkpoint, model);
+  bundle.tokenizer = plan_tokenizer_files(checkpoint, bundle.plan);
+  bundle.plan.files.push_back(text_file(kContractFile, write_json(contract_json(model, bundle, options), 1) + "\n"));
+  check_plan(bundle.plan);
+  return bundle;
+}
+
+}  // namespace transload

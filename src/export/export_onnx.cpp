@@ -1,0 +1,113 @@
+// The ONNX export pipeline: model -> graphs -> plan -> written bundle with manifest, or a dry run of it.
+#include "transload/export_onnx.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/workers.h"
+#include "export/bundle.h"
+#include "export/manifest.h"
+#include "graph/graph.h"
+#include "io/output_directory.h"
+#include "transload/error.h"
+#include "weights/executor.h"
+
+namespace transload {
+namespace {
+
+// Replacing the folder the weights are read from, or one above it, would destroy the checkpoint.
+void refuse_destination_over_source(const Checkpoint& checkpoint, const std::filesystem::path& destination) {
+  std::error_code ignored;
+  const std::filesystem::path out = std::filesystem::weakly_canonical(std::filesystem::absolute(destination), ignored);
+  for (const auto& file : checkpoint.files()) {
+    std::filesystem::path above = std::filesystem::weakly_canonical(file->path(), ignored);
+    for (;; above = above.parent_path()) {
+      if (above == out) throw Error(ErrorCode::usage, "the destination holds the checkpoint itself", {destination.string(), {}, {}});
+      if (above == above.parent_path()) break;
+    }
+  }
+}
+
+KvSummary kv_summary(const StepContract& contract) {
+  KvSummary summary;
+  summary.context = contract.context;
+  for (const CacheLayer& cache : contract.caches) {
+    summary.layers.push_back({cache.model_layer, cache.window ? "sliding" : "full", std::string(slot_rule_name(cache.rule)),
+                              cache.slots, uint64_t{2} * cache.kv_heads * cache.head_dim * cache.slots});
+  }
+  const KvElements elements = kv_elements(contract);
+  summary.hybrid_elements = elements.hybrid;
+  summary.uniform_elements = elements.uniform;
+  return summary;
+}
+
+ExportSummary summarize(const Checkpoint& checkpoint, const DecoderModel& model, const Bundle& bundle,
+                        const ExportOnnxOptions& options, uint64_t manifest_bytes) {
+  ExportSummary summary;
+  summary.family = model.family;
+  summary.tensor_count = model.tensors_used;
+  for (const TensorInfo& tensor : checkpoint.tensors()) summary.parameter_count += element_count(tensor.shape);
+  summary.source_bytes = checkpoint.tensor_bytes_total();
+  for (const PlannedFile& file : bundle.plan.files) summary.files.push_back({file.name, file.size});
+  summary.files.push_back({kManifestFile, manifest_bytes});
+  for (const FileSummary& file : summary.files) summary.total_bytes += file.bytes;
+  for (const BundleStep& step : bundle.steps) {
+    const bool seen = std::any_of(summary.kv.begin(), summary.kv.end(),
+                                  [&](const KvSummary& kv) { return kv.context == step.step.contract.context; });
+    if (!seen) summary.kv.push_back(kv_summary(step.step.contract));
+  }
+  const uint32_t workers = options.workers == 0 ? default_workers() : options.workers;
+  summary.worker_memory_bytes = workers * worker_buffer_bytes();
+  summary.warnings = model.warnings;
+  if (options.explain) {
+    for (const BundleStep& step : bundle.steps) summary.explanation += graph_text(step.step.graph) + "\n";
+    summary.explanation += explain_plan(bundle.plan);
+  }
+  return summary;
+}
+
+void collect_numeric_warnings(const std::vector<TensorResult>& results, bool strict, ExportSummary& summary) {
+  std::vector<std::string> faults;
+  for (const TensorResult& result : results) {
+    if (result.overflow_count == 0 && result.nan_count == 0) continue;
+    summary.numeric_warnings.push_back({result.name, result.overflow_count, result.nan_count});
+    faults.push_back(fmt::format("tensor '{}': {} values overflow f16, {} are NaN", result.name, result.overflow_count,
+                                 result.nan_count));
+  }
+  if (strict && !faults.empty()) {
+    throw Error(ErrorCode::numeric_fault, "values that the graph cannot use: " + join_faults(faults));
+  }
+}
+
+}  // namespace
+
+ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::path& destination,
+                          const ExportOnnxOptions& options) {
+  refuse_destination_over_source(checkpoint, destination);
+  ModelOptions model_options;
+  if (!options.contexts.empty()) {
+    model_options.context = *std::max_element(options.contexts.begin(), options.contexts.end());
+  }
+  const DecoderModel model = build_model(checkpoint, model_options);
+  const Bundle bundle = plan_onnx_bundle(checkpoint, model, options);
+  ExportSummary summary =
+      summarize(checkpoint, model, bundle, options, manifest_text(checkpoint, options, bundle.plan, {}).size());
+  if (options.dry_run) return summary;
+
+  OutputDirectory output(destination, options.overwrite);
+  const auto start = std::chrono::steady_clock::now();
+  ExecuteOptions execute_options;
+  execute_options.workers = options.workers;
+  execute_options.progress = options.progress;
+  const std::vector<TensorResult> results = execute(bundle.plan, output, execute_options);
+  collect_numeric_warnings(results, options.strict, summary);
+  output.write_file(kManifestFile, manifest_text(checkpoint, options, bundle.plan, results));
+  summary.write_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  output.commit();
+  summary.flush_seconds = output.flush_seconds();
+  return summary;
+}
+
+}  // namespace transload

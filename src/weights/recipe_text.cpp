@@ -1,0 +1,84 @@
+// Recipes as one line of text and compared by structure.
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "weights/recipe_node.h"
+
+namespace transload {
+namespace {
+
+bool same_bits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+
+bool same(const SourceLeaf& a, const SourceLeaf& b) {
+  return a.tensor.file == b.tensor.file && a.tensor.offset == b.tensor.offset && a.tensor.bytes == b.tensor.bytes &&
+         a.tensor.name == b.tensor.name;
+}
+bool same(const ConstantLeaf& a, const ConstantLeaf& b) {
+  if (a.values.size() != b.values.size()) return false;
+  for (size_t i = 0; i < a.values.size(); ++i) {
+    if (!same_bits(a.values[i], b.values[i])) return false;
+  }
+  return true;
+}
+bool same(const ConstantI64Leaf& a, const ConstantI64Leaf& b) { return a.values == b.values; }
+bool same(const RandomLeaf& a, const RandomLeaf& b) {
+  return a.seed == b.seed && same_bits(a.stddev, b.stddev) && same_bits(a.mean, b.mean);
+}
+bool same(const SliceOp& a, const SliceOp& b) {
+  return a.axis == b.axis && a.begin == b.begin && a.end == b.end && a.input == b.input;
+}
+bool same(const ConcatOp& a, const ConcatOp& b) { return a.axis == b.axis && a.inputs == b.inputs; }
+bool same(const TransposeOp& a, const TransposeOp& b) { return a.input == b.input; }
+bool same(const ReshapeOp& a, const ReshapeOp& b) { return a.input == b.input; }
+bool same(const UnpairRotaryRowsOp& a, const UnpairRotaryRowsOp& b) { return a.heads == b.heads && a.input == b.input; }
+bool same(const CastOp& a, const CastOp& b) { return a.input == b.input; }
+bool same(const AffineOp& a, const AffineOp& b) {
+  return same_bits(a.scale, b.scale) && same_bits(a.offset, b.offset) && a.input == b.input;
+}
+
+std::string list_text(const std::vector<Recipe>& inputs) {
+  std::string text;
+  for (const Recipe& input : inputs) text += input.text() + ", ";
+  return text;
+}
+
+}  // namespace
+
+bool operator==(const Recipe& a, const Recipe& b) {
+  if (a.node_ == b.node_) return true;
+  if (a.empty() || b.empty()) return false;
+  const RecipeNode& x = a.node();
+  const RecipeNode& y = b.node();
+  if (x.dtype != y.dtype || x.shape != y.shape) return false;
+  return std::visit(
+      [](const auto& first, const auto& second) {
+        if constexpr (std::is_same_v<decltype(first), decltype(second)>) {
+          return same(first, second);
+        } else {
+          return false;
+        }
+      },
+      x.operation, y.operation);
+}
+
+std::string Recipe::text() const {
+  if (empty()) return "nothing";
+  return std::visit(
+      overloaded{
+          [](const SourceLeaf& leaf) { return fmt::format("src '{}'", leaf.tensor.name); },
+          [this](const ConstantLeaf&) { return fmt::format("constant {}", shape_text(shape())); },
+          [this](const ConstantI64Leaf&) { return fmt::format("constant i64 {}", shape_text(shape())); },
+          [](const RandomLeaf& leaf) { return fmt::format("random(seed {}, stddev {}, mean {})", leaf.seed, leaf.stddev, leaf.mean); },
+          [](const SliceOp& op) { return fmt::format("slice({}, {}, {}:{})", op.input.text(), op.axis, op.begin, op.end); },
+          [](const ConcatOp& op) { return fmt::format("concat({}{})", list_text(op.inputs), op.axis); },
+          [](const TransposeOp& op) { return fmt::format("transpose({})", op.input.text()); },
+          [this](const ReshapeOp& op) { return fmt::format("reshape({}, {})", op.input.text(), shape_text(shape())); },
+          [](const UnpairRotaryRowsOp& op) { return fmt::format("unpair_rotary_rows({}, {})", op.input.text(), op.heads); },
+          [this](const CastOp& op) { return fmt::format("cast({}, {})", op.input.text(), dtype_name(dtype())); },
+          [](const AffineOp& op) { return fmt::format("affine({}, {}, {})", op.input.text(), op.scale, op.offset); },
+      },
+      node_->operation);
+}
+
+}  // namespace transload

