@@ -41,7 +41,9 @@ THIRD_PARTY = {
     "fmt/": [""],
 }
 
-FAMILY_PLACES = ("model/families/", "model/families.cpp", "model/families.h", "targets/trtllm/architectures.cpp")
+# Besides families/: the table, a list of config field names ("is_llama_config"), and architecture names that a format carries.
+FAMILY_PLACES = ("model/families/", "model/families.cpp", "model/families.h", "model/harmless_fields.cpp",
+                 "targets/trtllm/architectures.cpp")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

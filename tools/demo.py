@@ -68,9 +68,9 @@ def export(checkpoint, bundle):
 
 def generate(bundle, reference):
     """Greedy tokens after the reference prompt: (prompt tokens, tokens, text, tokens per second)."""
+    runner = Runner(bundle)
     tokenizer = load_tokenizer(bundle)
     prompt = tokenizer.encode(reference["prompt"])
-    runner = Runner(bundle)
     tokens = []
     started = first = time.monotonic()
     for token in runner.generate(prompt, max_new_tokens=len(reference["greedy_tokens"])):
@@ -78,9 +78,11 @@ def generate(bundle, reference):
             first = time.monotonic()
         tokens.append(token)
     seconds = time.monotonic() - first
+    # Decoded with the prompt, since some tokenizers drop the space before a first word.
+    text = tokenizer.decode(prompt + tokens).removeprefix(tokenizer.decode(prompt))
     # The first token carries the prompt and the loading of the graphs.
     rate = (len(tokens) - 1) / seconds
-    return prompt, tokens, tokenizer.decode(tokens), rate, first - started
+    return prompt, tokens, text, rate, first - started
 
 
 def megabytes(count):

@@ -34,7 +34,7 @@ class Embedding:
 
 def check_tokens(tokens, vocab_size: int) -> np.ndarray:
     """Token ids as int32 [n]; refuses ids outside the vocabulary."""
-    ids = np.asarray(tokens)
+    ids = np.asarray(tokens if len(tokens) else np.zeros(0, np.int32))
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise UsageError(f"tokens are not a list of ids: got {ids.ndim} axes of {ids.dtype}, expected 1 of integers")
     outside = ids[(ids < 0) | (ids >= vocab_size)]

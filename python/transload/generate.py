@@ -74,7 +74,7 @@ def _run(options) -> None:
         tokenizer = load_tokenizer(runner.bundle / runner.contract.tokenizer, options.tokenizer_pre)
     elif options.prompt is not None:
         raise UsageError(f"{options.bundle}: bundle has no tokenizer: got --prompt, expected --prompt-ids")
-    prompt = options.prompt_ids if options.prompt is None else tokenizer.encode(options.prompt).ids
+    prompt = options.prompt_ids if options.prompt is None else tokenizer.encode(options.prompt)
     sampler = Sampler(options.temperature, options.top_k, options.top_p, options.seed)
     stop = () if options.ignore_eos else runner.contract.eos_tokens
 

@@ -58,23 +58,26 @@ class Runner:
                 return
         raise UsageError(f"tokens do not fit: got {self.position + count}, expected at most {self.position + self.room()}")
 
-    def plan(self, count: int, all_rows: bool = False) -> List[int]:
-        """Query length of each call that reads `count` tokens: the largest that is full, then the smallest that holds the rest."""
+    def plan(self, count: int, all_rows: bool = False) -> List[Tuple[int, int]]:
+        """Calls that read `count` tokens, as (q, real tokens): the largest q while it is full, then the smallest that holds the rest."""
         queries = self.contract.queries(self.cache.context)
-        if self.contract.logits == "last" and self.contract.head:
-            # Only the last row of a call comes out, so the rows wanted must be the last of full calls.
-            fits = [1] if all_rows else [q for q in queries if q <= count]
-            if not fits or fits[0] not in queries:
-                raise UsageError(f"logits of the last row only: got {count} tokens, expected at least {queries[0]}"
-                                 if not all_rows else "logits of the last row only: got all rows asked for, expected a graph of q 1")
-            return [1] * count if all_rows else self._fill(count - fits[-1], queries) + [fits[-1]]
-        return self._fill(count, queries)
+        if not (self.contract.logits == "last" and self.contract.head):
+            return self._fill(count, queries)
+        # Only the last row of a call comes out, so a row that is wanted must be the last of a full call.
+        if all_rows:
+            if queries[0] != 1:
+                raise UsageError(f"logits of the last row only: got all rows asked for, expected a graph of q 1, not {queries[0]}")
+            return [(1, 1)] * count
+        if count < queries[0]:
+            raise UsageError(f"logits of the last row only: got {count} tokens, expected at least {queries[0]}")
+        final = max(q for q in queries if q <= count)
+        return self._fill(count - final, queries) + [(final, final)]
 
     @staticmethod
-    def _fill(count: int, queries: Sequence[int]) -> List[int]:
-        calls = [queries[-1]] * (count // queries[-1])
-        rest = count % queries[-1]
-        return calls + ([next(q for q in queries if q >= rest)] if rest else [])
+    def _fill(count: int, queries: Sequence[int]) -> List[Tuple[int, int]]:
+        largest = queries[-1]
+        rest = count % largest
+        return [(largest, largest)] * (count // largest) + ([(next(q for q in queries if q >= rest), rest)] if rest else [])
 
     def feed(self, inputs, queries: Optional[Iterable[int]] = None, all_rows: bool = False) -> np.ndarray:
         """Reads tokens (ids, or rows [n, H] where the bundle takes hidden states) and returns the last result row, or all [n, ..].
@@ -85,20 +88,20 @@ class Runner:
         rows = self._rows(inputs)
         count = len(rows)
         self.reserve(count)
+        calls = self.plan(count, all_rows) if queries is None else [(q, q) for q in queries]
+        if sum(real for _, real in calls) < count:
+            raise UsageError(f"query lengths do not cover the tokens: got {sum(q for q, _ in calls)}, expected {count}")
         results = []
         done = 0
-        for q in self.plan(count, all_rows) if queries is None else queries:
-            real = min(q, count - done)
+        for q, real in calls:
+            real = min(real, count - done)
             if real == 0:
                 break
-            step = self.contract.step(q, self.cache.context)
             wanted = all_rows or done + real == count
-            result = self._call(step, rows[done:done + real], wanted)
+            result = self._call(self.contract.step(q, self.cache.context), rows[done:done + real], wanted)
             if wanted:
                 results.append(result if all_rows else result[-1:])
             done += real
-        if done < count:
-            raise UsageError(f"query lengths do not cover the tokens: got {done}, expected {count}")
         return np.concatenate(results) if all_rows else results[-1][0]
 
     def prepare(self, prompt_ids: Sequence[int], max_new_tokens: int) -> None:
@@ -111,7 +114,7 @@ class Runner:
         check_tokens(prompt_ids, self.contract.vocab_size)
         wanted = len(prompt_ids) + max(0, max_new_tokens - 1)
         self.reserve(min(wanted, max(self.room(), len(prompt_ids))))
-        for q in set(self.plan(len(prompt_ids)) + self.plan(1)):
+        for q in sorted({q for q, _ in self.plan(len(prompt_ids)) + self.plan(1)}):
             self._session(self.contract.step(q, self.cache.context))
 
     def generate(self, prompt_ids: Sequence[int], max_new_tokens: int, stop: Iterable[int] = (),
@@ -134,8 +137,9 @@ class Runner:
         """The next call for these tokens: its graph and its inputs in graph order. Nothing runs, nothing is stored."""
         rows = self._rows(inputs)
         self.reserve(len(rows))
-        step = self.contract.step(self.plan(len(rows))[0], self.cache.context)
-        return step, self._feed_dict(step, rows[:step.q])
+        q, real = self.plan(len(rows))[0]
+        step = self.contract.step(q, self.cache.context)
+        return step, self._feed_dict(step, rows[:real])
 
     def dump_inputs(self, directory, inputs) -> List[str]:
         """Writes the inputs of the next call as <name>.npy and <name>.raw, and input_names.txt in graph order."""

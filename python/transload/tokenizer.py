@@ -2,13 +2,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
-from tokenizers import Tokenizer
+import tokenizers
 
 from transload.error import ContractError, UsageError
 from transload.gguf_metadata import read_metadata
 from transload.gguf_tokenizer import build_tokenizer
+
+
+class Tokenizer:
+    """Text to token ids and back, over one `tokenizers.Tokenizer`."""
+
+    def __init__(self, inner: tokenizers.Tokenizer):
+        self.inner = inner
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> List[int]:
+        """Ids, with the tokens that the model wants at the start (and end) unless switched off."""
+        return self.inner.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self.inner.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
 
 def load_tokenizer(path, pre: Optional[str] = None) -> Tokenizer:
@@ -20,9 +34,9 @@ def load_tokenizer(path, pre: Optional[str] = None) -> Tokenizer:
             raise UsageError(f"{path}: no tokenizer: got neither tokenizer.json nor tokenizer.gguf, expected one of them")
         path = found[0]
     if path.suffix == ".gguf":
-        return build_tokenizer(read_metadata(path), str(path), pre)
+        return Tokenizer(build_tokenizer(read_metadata(path), str(path), pre))
     try:
-        return Tokenizer.from_file(str(path))
+        return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
     except Exception as error:  # the package raises bare Exception
         raise ContractError(f"{path}: tokenizer does not load: got {str(error).splitlines()[0]}, expected a tokenizer.json") from None
 

@@ -56,7 +56,7 @@ bool has_other_extension(const fs::path& path) {
       {path.string(), {}, {}});
 }
 
-bool exists(const fs::path& path) {
+bool is_there(const fs::path& path) {
   std::error_code error;
   const bool found = fs::exists(path, error);
   if (error) throw_os_error("cannot look up", path.string(), error.value());
@@ -128,7 +128,7 @@ std::vector<std::string> indexed_files(const WeightMap& map, const fs::path& fol
   names.erase(std::unique(names.begin(), names.end()), names.end());
   std::vector<std::string> faults;
   for (const std::string& name : names) {
-    if (!exists(folder / name)) faults.push_back(fmt::format("no such file: '{}'", printable(name)));
+    if (!is_there(folder / name)) faults.push_back(fmt::format("no such file: '{}'", printable(name)));
   }
   if (!faults.empty()) throw Error(ErrorCode::file_missing, join_faults(faults), {std::string(kIndexName), {}, {}});
   return names;
@@ -184,7 +184,7 @@ struct Contents {
 
 Contents find_in_folder(const fs::path& folder) {
   Contents contents;
-  if (exists(folder / kIndexName)) {
+  if (is_there(folder / kIndexName)) {
     contents.index = read_index(folder / kIndexName);
     contents.safetensors = indexed_files(*contents.index, folder);
     return contents;

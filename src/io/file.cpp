@@ -40,8 +40,9 @@ FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void throw_os_error(const std::string& what, const std::string& file, int error_number) {
-  throw Error(ErrorCode::io_failure, fmt::format("{}: {}", what, std::generic_category().message(error_number)), {file, {}, {}});
+void throw_os_error(const std::string& what, const std::string& file, int error_number, std::optional<uint64_t> offset) {
+  throw Error(ErrorCode::io_failure, fmt::format("{}: {}", what, std::generic_category().message(error_number)),
+              {file, {}, offset});
 }
 
 // O_NONBLOCK: opening a pipe that nobody writes to would wait for ever. Symbolic links are followed, as hub caches use them.
@@ -83,13 +84,7 @@ void InputFile::read_at(uint64_t offset, std::span<std::byte> out) const {
     const ssize_t count = ::pread(fd_.get(), out.data(), wanted, static_cast<off_t>(offset));
     if (count < 0) {
       if (errno == EINTR) continue;
-      const int error_number = errno;
-      try {
-        throw_os_error("cannot read", name_, error_number);
-      } catch (Error& error) {
-        error.at({{}, {}, offset});
-        throw;
-      }
+      throw_os_error("cannot read", name_, errno, offset);
     }
     if (count == 0) {
       throw Error(ErrorCode::bad_offset,

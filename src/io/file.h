@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -47,6 +48,7 @@ class InputFile {
 std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes = uint64_t{256} << 20);
 
 // io_failure with the errno text: "cannot write: No space left on device".
-[[noreturn]] void throw_os_error(const std::string& what, const std::string& file, int error_number);
+[[noreturn]] void throw_os_error(const std::string& what, const std::string& file, int error_number,
+                                 std::optional<uint64_t> offset = std::nullopt);
 
 }  // namespace transload

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <limits>
 #include <random>
+#include <tuple>
 
 #include "transload/error.h"
 
@@ -208,7 +209,7 @@ void OutputFile::write_at(uint64_t offset, std::span<const std::byte> data) cons
     const size_t wanted = std::min<size_t>(data.size(), size_t{1} << 30);
     const ssize_t count = ::pwrite(fd_.get(), data.data(), wanted, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) throw_os_error(fmt::format("cannot write at {}", offset), name_, count == 0 ? ENOSPC : errno);
+    if (count <= 0) throw_os_error("cannot write", name_, count == 0 ? ENOSPC : errno, offset);
     data = data.subspan(static_cast<size_t>(count));
     offset += static_cast<uint64_t>(count);
   }

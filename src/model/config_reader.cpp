@@ -210,6 +210,11 @@ std::optional<ConfigReader> ConfigReader::nested(std::string_view key, bool is_c
 std::optional<ConfigReader> ConfigReader::maybe_object(std::string_view key) { return nested(key, false); }
 std::optional<ConfigReader> ConfigReader::maybe_config(std::string_view key) { return nested(key, true); }
 
+ConfigReader ConfigReader::without_fields() const {
+  static const Json empty = Json::Object{};
+  return ConfigReader(empty, file_, prefix_, shared_);
+}
+
 void ConfigReader::expect(std::string_view key, const Json& only_value) {
   const Json* value = read(key);
   if (value == nullptr || same_value(*value, only_value)) return;

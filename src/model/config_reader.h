@@ -37,6 +37,8 @@ class ConfigReader {
   std::optional<ConfigReader> maybe_object(std::string_view key);
   // As maybe_object, for an object that is a model config itself: fields that never change the maths are known in it too.
   std::optional<ConfigReader> maybe_config(std::string_view key);
+  // A reader of no fields at all that reports its faults here: for a part whose every setting is implied.
+  ConfigReader without_fields() const;
   // Fields that may be present with exactly this value (or null): anything else is config_unsupported.
   void expect(std::string_view key, const Json& only_value);
   void ignore(std::string_view key);  // read and found irrelevant to the maths

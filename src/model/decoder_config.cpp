@@ -13,7 +13,6 @@ namespace transload {
 namespace {
 
 constexpr uint32_t kMaxWidth = 1U << 22;  // hidden and intermediate sizes
-constexpr uint32_t kMaxLayers = 10'000;
 constexpr uint32_t kMaxHeads = 1U << 16;
 constexpr uint32_t kMaxHeadDim = 1U << 14;
 constexpr uint32_t kMaxVocabulary = 1U << 26;

@@ -11,6 +11,8 @@
 
 namespace transload {
 
+constexpr uint32_t kMaxLayers = 10'000;
+
 struct DecoderConfig {
   uint32_t hidden_size = 1;
   uint32_t intermediate_size = 1;

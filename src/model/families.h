@@ -2,10 +2,12 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "io/json.h"
 #include "model/config_reader.h"
+#include "model/gguf_config.h"
 #include "model/tensor_source.h"
 #include "transload/decoder_model.h"
 
@@ -20,9 +22,9 @@ struct GgufTensorRow {
 struct GgufFamily {
   std::string_view architecture;  // general.architecture
   std::span<const GgufTensorRow> tensors;
-  // Builds the Hugging Face config from the metadata (keys "<architecture>.…"). `has_tensor` tells whether the file holds a
-  // tensor by its GGUF name (tied heads, rope_freqs).
-  Json (*config)(ConfigReader& metadata, bool has_output_tensor);
+  // Builds the Hugging Face config from the metadata: `metadata` reads the keys "<architecture>.…" without that prefix.
+  Json (*config)(ConfigReader& metadata, const GgufFacts& facts);
+  bool rope_divisors = false;  // tensor rope_freqs.weight divides the rotary frequencies
 };
 
 struct FamilyRow {
@@ -32,8 +34,15 @@ struct FamilyRow {
   const GgufFamily* gguf;  // nullptr: no GGUF form
 };
 
+extern const FamilyRow kSparkFamily;
+extern const FamilyRow kLlamaFamily;
+extern const FamilyRow kMistralFamily;
+extern const FamilyRow kGemma3Family;
+
 std::span<const FamilyRow> family_table();
 // Throws arch_unknown naming the model_type and the families there are.
 const FamilyRow& find_family(const Json& config, const std::string& config_file);
+// Throws arch_unknown naming general.architecture and those there are.
+const FamilyRow& find_gguf_family(const Json& metadata, const std::string& file);
 
 }  // namespace transload

@@ -14,9 +14,9 @@ struct RopeDefaults {
   uint32_t head_dim = 0;
   uint32_t max_positions = 0;
   uint32_t context = 0;                    // chooses longrope's regime: long when above the original length
-  std::optional<double> theta;             // used when the config has none
-  std::optional<double> partial_rotary_factor;
-  std::optional<uint32_t> original_max_positions;  // a top-level original_max_position_embeddings (yarn, longrope)
+  std::optional<double> theta = {};             // used when the config has none
+  std::optional<double> partial_rotary_factor = {};
+  std::optional<uint32_t> original_max_positions = {};  // a top-level original_max_position_embeddings (yarn, longrope)
 };
 
 // Formulas as in transformers' modeling_rope_utils: inv_freq[j] = theta^(-2j/r), then default, linear, llama3, yarn, longrope.

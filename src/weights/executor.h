@@ -9,6 +9,7 @@
 #include "io/output_directory.h"
 #include "transload/progress.h"
 #include "transload/recipe.h"
+#include "weights/lower.h"
 #include "weights/plan.h"
 
 namespace transload {
@@ -27,6 +28,7 @@ struct TensorResult {
 struct ExecuteOptions {
   uint32_t workers = 0;  // 0: one per core, at most 8
   Progress progress;
+  PieceLimits limits;
 };
 
 // Results in plan order. On an error every worker stops, all are joined, and the first error is rethrown with the tensor's name.

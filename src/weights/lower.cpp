@@ -47,7 +47,7 @@ class FragmentList {
     return true;
   }
   bool join_below(Fragment& last, const Fragment& next) const {
-    if (next.columns != last.columns || !same_values(last, next) || next.in < last.in || next.out < last.out_end()) return false;
+    if (next.columns != last.columns || !same_values(last, next) || next.in <= last.in || next.out < last.out_end()) return false;
     if (last.columns > 1 && next.in_column_stride != last.in_column_stride) return false;
     const uint64_t out_stride = last.rows == 1 ? next.out - last.out : last.out_row_stride;
     const uint64_t in_stride = last.rows == 1 ? next.in - last.in : last.in_row_stride;
@@ -128,7 +128,7 @@ void move_fragment(const Fragment& f, const Window& w, FragmentList& list) {
         inside = true;
         if (!in_step) count = std::min(left, (w.end - f.columns - at) / f.out_row_stride + 1);
       } else if (at >= w.end) {
-        if (!in_step) count = std::min(left, (w.period - at + f.out_row_stride - 1) / f.out_row_stride);
+        if (!in_step) count = std::min(left, (w.period - f.columns - at) / f.out_row_stride + 1);
       } else if (at + f.columns <= w.begin) {
         if (!in_step) count = std::min(left, (w.begin - f.columns - at) / f.out_row_stride + 1);
       } else if (in_step) {

@@ -1,5 +1,7 @@
 // Mistral: the layer of Llama without biases; every layer slides, or none, or as layer_types says.
+#include <algorithm>
 #include <array>
+#include <optional>
 
 #include "model/decoder_config.h"
 #include "model/families.h"

@@ -1,6 +1,7 @@
 // Spark-X2.5: sliding and full layers with their own rotary settings, fused q/k/v rows, one gate for each head.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -31,14 +32,11 @@ DecoderModel build(ConfigReader& config, TensorSource& tensors, const ModelOptio
   config.expect("hidden_act", "gelu");
   config.expect("attention_bias", false);
   config.expect("mlp_bias", false);
+  // The defaults of the class differ between its releases, so both fields must be there.
+  if (!config.has("headwise_attn_output_gate")) config.text("headwise_attn_output_gate");
   const bool gated = config.boolean("headwise_attn_output_gate", false);
-  GateActivation gate_activation = GateActivation::sigmoid;
-  const std::string mode = gated ? config.text("gate_attn_act_mode") : config.maybe_text("gate_attn_act_mode").value_or("sigmoid");
-  if (mode == "silu") {
-    gate_activation = GateActivation::silu;
-  } else if (mode != "sigmoid" && config.has("gate_attn_act_mode")) {
-    config.expect("gate_attn_act_mode", "sigmoid");
-  }
+  const bool silu_gate = gated && config.text("gate_attn_act_mode") == "silu";
+  if (!silu_gate) config.expect("gate_attn_act_mode", "sigmoid");
   const std::vector<bool> sliding = read_layer_types(config, dimensions.layers);
   const bool any_sliding = std::find(sliding.begin(), sliding.end(), true) != sliding.end();
   const uint32_t window = any_sliding ? config.u32("sliding_window") : config.maybe_u32("sliding_window").value_or(0);
@@ -66,7 +64,7 @@ DecoderModel build(ConfigReader& config, TensorSource& tensors, const ModelOptio
     attention.v.weight = slice(fused, 0, q_rows + kv_rows, q_rows + 2 * kv_rows);
     if (gated) {
       attention.head_gate = linear(tensors, prefix + "self_attn.g_proj", dimensions.heads, hidden);
-      attention.gate_activation = gate_activation;
+      attention.gate_activation = silu_gate ? GateActivation::silu : GateActivation::sigmoid;
     }
     attention.o = linear(tensors, prefix + "self_attn.out_proj", hidden, q_rows);
     layer.mlp_norm = {tensors.require_norm(prefix + "post_attention_layernorm.weight", {hidden}), dimensions.epsilon};
@@ -99,13 +97,14 @@ Json gguf_config(ConfigReader& metadata, const GgufFacts& facts) {
   config.set("model_type", "spark2_5").set("hidden_act", "gelu");
   config.set("headwise_attn_output_gate", true).set("gate_attn_act_mode", "sigmoid");
   config.set("sliding_window", metadata.u32("attention.sliding_window"));
-  config.set("layer_types", gguf_layer_types(metadata, std::nullopt));
+  config.set("layer_types", gguf_layer_types(metadata, config, std::nullopt));
   metadata.expect("rope.scaling.type", "none");
-  const double head_dim = config.find("head_dim")->number();
+  const int64_t head_dim = config.find("head_dim")->integer();
   const auto rope = [&](std::string_view theta, std::string_view width) {
     Json entry;
     entry.set("rope_theta", metadata.number(theta));
-    return entry.set("partial_rotary_factor", metadata.u32(width) / head_dim);
+    entry.set("partial_rotary_factor", rotary_fraction(metadata.u32(width), head_dim));
+    return entry;
   };
   Json parameters;
   parameters.set("full_attention", rope("rope.freq_base", "rope.dimension_count"));

@@ -1,0 +1,127 @@
+// Totals, the check that ranges are disjoint, and the text of a plan.
+#include "weights/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "base/checked.h"
+#include "io/file.h"
+#include "transload/error.h"
+#include "weights/lower.h"
+#include "weights/recipe_node.h"
+
+namespace transload {
+namespace {
+
+constexpr uint64_t kPiecesExplained = 2;
+constexpr uint64_t kFragmentsExplained = 3;
+
+struct Range {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  std::string what;
+};
+
+[[noreturn]] void refuse(const PlannedFile& file, const std::string& what) {
+  throw Error(ErrorCode::internal, what, {.file = file.name, .tensor = {}, .offset = {}});
+}
+
+void check_file(const PlannedFile& file) {
+  std::vector<Range> ranges;
+  for (const PlannedBytes& fixed : file.bytes) {
+    ranges.push_back({fixed.offset, checked_add(fixed.offset, fixed.bytes.size(), "end of planned bytes"), "planned bytes"});
+  }
+  for (const PlannedTensor& tensor : file.tensors) {
+    if (tensor.recipe.empty()) refuse(file, fmt::format("tensor '{}' has no recipe: got nothing, expected one", tensor.name));
+    ranges.push_back({tensor.offset, checked_add(tensor.offset, tensor.recipe.bytes(), "end of a planned tensor"),
+                      fmt::format("tensor '{}'", tensor.name)});
+  }
+  std::stable_sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  uint64_t taken = 0;
+  std::string before;
+  for (const Range& range : ranges) {
+    if (range.end > file.size) refuse(file, fmt::format("{} leaves its file: got end {}, expected at most {}", range.what, range.end, file.size));
+    if (range.begin == range.end) continue;
+    if (range.begin < taken) {
+      refuse(file, fmt::format("{} overlaps {}: got begin {}, expected at least {}", range.what, before, range.begin, taken));
+    }
+    taken = range.end;
+    before = range.what;
+  }
+}
+
+std::string leaf_text(const LoweredTensor& tensor, const Fragment& f) {
+  const Recipe& leaf = tensor.leaves[f.leaf];
+  const auto* stored = std::get_if<SourceLeaf>(&leaf.node().operation);
+  if (stored == nullptr) return fmt::format("{} at element {}", leaf.text(), f.in);
+  const uint64_t block = dtype_info(leaf.dtype()).block_elements;
+  return fmt::format("'{}' {} {}@{}", stored->tensor.name, dtype_name(leaf.dtype()),
+                     stored->tensor.file == nullptr ? "?" : stored->tensor.file->name(),
+                     stored->tensor.offset + packed_bytes(leaf.dtype(), f.in / block * block));
+}
+
+std::string strides_text(const Fragment& f) {
+  std::string text = fmt::format("{} x {}", f.rows, f.columns);
+  if (f.rows > 1) text += fmt::format(", row strides {} <- {}", f.out_row_stride, f.in_row_stride);
+  if (f.in_column_stride != 1) text += fmt::format(", column stride {}", f.in_column_stride);
+  return text;
+}
+
+void explain_tensor(const PlannedFile& file, const PlannedTensor& tensor, std::string& text) {
+  const auto out = std::back_inserter(text);
+  fmt::format_to(out, "{}@{} {} {} {} = {}\n", file.name, tensor.offset, tensor.name, dtype_name(tensor.recipe.dtype()),
+                 shape_text(tensor.recipe.shape()), tensor.recipe.text());
+  const LoweredTensor lowered = lower(tensor.recipe);
+  fmt::format_to(out, "  {} bytes in {} pieces of {} elements, {} fragments\n", lowered.bytes, lowered.piece_count, lowered.piece_elements,
+                 lowered.fragments.size());
+  for (uint64_t piece = 0; piece < std::min(lowered.piece_count, kPiecesExplained); ++piece) {
+    fmt::format_to(out, "  piece {}: bytes {}..{}\n", piece, packed_bytes(lowered.dtype, lowered.piece_begin(piece)),
+                   packed_bytes(lowered.dtype, lowered.piece_end(piece)));
+  }
+  if (lowered.piece_count > kPiecesExplained) fmt::format_to(out, "  ... {} more\n", lowered.piece_count - kPiecesExplained);
+  for (size_t i = 0; i < std::min<size_t>(lowered.fragments.size(), kFragmentsExplained); ++i) {
+    const Fragment& f = lowered.fragments[i];
+    fmt::format_to(out, "  fragment at element {}: {} <- {}\n", f.out, strides_text(f), leaf_text(lowered, f));
+  }
+  if (lowered.fragments.size() > kFragmentsExplained) {
+    fmt::format_to(out, "  ... {} more\n", lowered.fragments.size() - kFragmentsExplained);
+  }
+}
+
+}  // namespace
+
+uint64_t Plan::total_bytes() const {
+  uint64_t total = 0;
+  for (const PlannedFile& file : files) total = checked_add(total, file.size, "size of a plan");
+  return total;
+}
+
+uint64_t Plan::tensor_bytes() const {
+  uint64_t total = 0;
+  for (const PlannedFile& file : files) {
+    for (const PlannedTensor& tensor : file.tensors) total = checked_add(total, tensor.recipe.bytes(), "size of a plan");
+  }
+  return total;
+}
+
+void check_plan(const Plan& plan) {
+  std::set<std::string> names;
+  for (const PlannedFile& file : plan.files) {
+    if (!names.insert(file.name).second) refuse(file, "file planned twice: got two, expected one");
+    check_file(file);
+  }
+}
+
+std::string explain_plan(const Plan& plan) {
+  std::string text;
+  for (const PlannedFile& file : plan.files) {
+    fmt::format_to(std::back_inserter(text), "file {}: {} bytes, {} tensors\n", file.name, file.size, file.tensors.size());
+    for (const PlannedTensor& tensor : file.tensors) explain_tensor(file, tensor, text);
+  }
+  return text;
+}
+
+}  // namespace transload
