@@ -54,7 +54,7 @@ std::shared_ptr<const InputFile> InputFile::open(const std::filesystem::path& pa
   if (fd < 0) {
     const int error_number = errno;
     if (error_number == ENOENT || error_number == ENOTDIR) {
-      throw Error(ErrorCode::file_missing, "no such file", {path.string(), {}, {}});
+      throw Error(ErrorCode::file_missing, "no such file or folder", {path.string(), {}, {}});
     }
     throw_os_error("cannot open", path.string(), error_number);
   }

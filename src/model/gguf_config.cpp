@@ -68,10 +68,18 @@ Json gguf_rope_scaling(ConfigReader& metadata) {
   metadata.ignore("rope.scaling.finetuned");
   metadata.expect("rope.scaling.attn_factor", 1.0);
   // A factor of 0 means none; a factor without a kind is linear.
-  if (kind == "none" || (kind.value_or("linear") == "linear" && scale == 0)) return rope.set("rope_type", "default");
-  if (kind.value_or("linear") == "linear") return rope.set("rope_type", "linear").set("factor", scale);
+  if (kind == "none" || (kind.value_or("linear") == "linear" && scale == 0)) {
+    rope.set("rope_type", "default");
+    return rope;
+  }
+  if (kind.value_or("linear") == "linear") {
+    rope.set("rope_type", "linear");
+    rope.set("factor", scale);
+    return rope;
+  }
   if (kind == "yarn") {
-    rope.set("rope_type", "yarn").set("factor", metadata.number("rope.scaling.factor"));
+    rope.set("rope_type", "yarn");
+    rope.set("factor", metadata.number("rope.scaling.factor"));
     rope.set("original_max_position_embeddings", metadata.u32("rope.scaling.original_context_length"));
     rope.set("beta_fast", metadata.maybe_number("rope.scaling.yarn_beta_fast").value_or(32.0));
     rope.set("beta_slow", metadata.maybe_number("rope.scaling.yarn_beta_slow").value_or(1.0));

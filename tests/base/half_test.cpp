@@ -114,8 +114,9 @@ TEST(Half, KnowsTheEdgesOfF16) {
   EXPECT_EQ(f32_to_f16(0x1p-25F), 0x0000);
   EXPECT_EQ(f32_to_f16(0x1.000002p-25F), 0x0001);
   EXPECT_EQ(f32_to_f16(0x1.8p-24F), 0x0002);
-  EXPECT_EQ(f32_to_f16(0x1.ffcp-15F), 0x03FF);
-  EXPECT_EQ(f32_to_f16(0x1.ffep-15F), 0x0400);
+  EXPECT_EQ(f32_to_f16(0x1.ff8p-15F), 0x03FF);
+  EXPECT_EQ(f32_to_f16(0x1.ffbffep-15F), 0x03FF);
+  EXPECT_EQ(f32_to_f16(0x1.ffcp-15F), 0x0400);
   EXPECT_EQ(f32_to_f16(-0.0F), 0x8000);
   EXPECT_EQ(f32_to_f16(float_of(1)), 0x0000);
 }

@@ -1,8 +1,8 @@
 // Reading files: positions, ends, and paths that are not regular files.
 #include "io/file.h"
 
-#include <gmock/gmock.h>
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -72,7 +72,8 @@ TEST(InputFile, NamesAMissingFile) {
 TEST(InputFile, RefusesWhatIsNotARegularFile) {
   const ScratchFolder folder;
   ASSERT_EQ(::mkfifo((folder.path() / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT([&] { InputFile::open(folder.path() / "pipe"); }, Fails(ErrorCode::io_failure, HasSubstr("got a pipe, expected a regular file")));
+  EXPECT_THAT([&] { InputFile::open(folder.path() / "pipe"); },
+              Fails(ErrorCode::io_failure, HasSubstr("got a pipe, expected a regular file")));
   EXPECT_THAT([&] { InputFile::open(folder.path()); }, Fails(ErrorCode::io_failure, HasSubstr("got a folder")));
   EXPECT_THAT([&] { InputFile::open("/dev/zero"); }, Fails(ErrorCode::io_failure, HasSubstr("got a device")));
 }

@@ -330,6 +330,7 @@ TEST(Gguf, APartOfASplitModelIsRefusedWithTheRemedy) {
   GgufParts uncounted = small_model();
   uncounted.records.push_back(record("split.no", u16, le<uint16_t>(0)));
   EXPECT_THAT([&] { read_bytes(uncounted.file(), "model-00001-of-00003.gguf"); }, refusal);
+  EXPECT_NO_THROW(read_bytes(uncounted.file(), "model.gguf"));
 
   GgufParts single = small_model();
   single.records.push_back(record("split.count", u16, le<uint16_t>(1)));

@@ -23,7 +23,8 @@ TEST(Hasher, DoesNotDependOnHowTheBytesAreCut) {
   const std::string bytes = ramp(100000);
   for (const size_t cut : {size_t{1}, size_t{7}, size_t{4096}, size_t{65537}}) {
     Hasher hasher;
-    for (size_t at = 0; at < bytes.size(); at += cut) hasher.update(std::as_bytes(std::span(bytes)).subspan(at, std::min(cut, bytes.size() - at)));
+    for (size_t at = 0; at < bytes.size(); at += cut)
+      hasher.update(std::as_bytes(std::span(bytes)).subspan(at, std::min(cut, bytes.size() - at)));
     EXPECT_EQ(hasher.hex(), digest_of(bytes)) << cut;
   }
 }

@@ -176,7 +176,8 @@ constexpr auto kGgufTensors = std::to_array<GgufTensorRow>({
 Json gguf_config(ConfigReader& metadata, const GgufFacts& facts) {
   constexpr int64_t kLayers27B = 62;
   Json config = gguf_decoder_config(metadata, facts);
-  config.set("model_type", "gemma3_text").set("hidden_activation", "gelu_pytorch_tanh");
+  config.set("model_type", "gemma3_text");
+  config.set("hidden_activation", "gelu_pytorch_tanh");
   const int64_t head_dim = config.find("head_dim")->integer();
   // The metadata has no query scalar: the 27B model alone divides by its width per head instead of head_dim.
   const bool is_27b = config.find("num_hidden_layers")->integer() == kLayers27B;
@@ -192,9 +193,8 @@ Json gguf_config(ConfigReader& metadata, const GgufFacts& facts) {
   full.set("rope_theta", metadata.number("rope.freq_base"));
   Json sliding;
   sliding.set("rope_theta", metadata.maybe_number("rope.freq_base_swa").value_or(kSlidingTheta));
-  Json rope;
-  rope.set("full_attention", full).set("sliding_attention", sliding);
-  return config.set("rope_parameters", rope);
+  config.set("rope_parameters", Json::Object{{"full_attention", full}, {"sliding_attention", sliding}});
+  return config;
 }
 
 constexpr GgufFamily kGguf{"gemma3", kGgufTensors, gguf_config};

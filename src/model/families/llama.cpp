@@ -1,5 +1,6 @@
 // Llama: LlamaForCausalLM (Llama 2 and 3.x, SmolLM2 and others of that shape), and llama.cpp's architecture "llama".
 #include <array>
+#include <utility>
 
 #include "model/decoder_config.h"
 #include "model/families.h"
@@ -59,7 +60,8 @@ constexpr auto kGgufTensors = std::to_array<GgufTensorRow>({
 
 Json gguf_config(ConfigReader& metadata, const GgufFacts& facts) {
   Json config = gguf_decoder_config(metadata, facts);
-  config.set("model_type", "llama").set("hidden_act", "silu");
+  config.set("model_type", "llama");
+  config.set("hidden_act", "silu");
   config.set("attention_bias", facts.has("blk.0.attn_q.bias"));
   config.set("mlp_bias", facts.has("blk.0.ffn_gate.bias"));
   metadata.expect("expert_count", 0);
@@ -68,7 +70,8 @@ Json gguf_config(ConfigReader& metadata, const GgufFacts& facts) {
   metadata.ignore("tensor_data_layout");  // q and k rows are paired in every layout it names
   Json rope = gguf_rope_scaling(metadata);
   rope.set("rope_theta", metadata.maybe_number("rope.freq_base").value_or(10000.0));
-  return config.set("rope_parameters", rope);
+  config.set("rope_parameters", std::move(rope));
+  return config;
 }
 
 constexpr GgufFamily kGguf{"llama", kGgufTensors, gguf_config, /*rope_divisors=*/true};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "model/decoder_config.h"
 #include "model/families.h"
@@ -94,8 +95,10 @@ constexpr auto kGgufTensors = std::to_array<GgufTensorRow>({
 // The converter writes sigmoid gates and erf GELU only, and the class of a layer decides which rope keys are its own.
 Json gguf_config(ConfigReader& metadata, const GgufFacts& facts) {
   Json config = gguf_decoder_config(metadata, facts);
-  config.set("model_type", "spark2_5").set("hidden_act", "gelu");
-  config.set("headwise_attn_output_gate", true).set("gate_attn_act_mode", "sigmoid");
+  config.set("model_type", "spark2_5");
+  config.set("hidden_act", "gelu");
+  config.set("headwise_attn_output_gate", true);
+  config.set("gate_attn_act_mode", "sigmoid");
   config.set("sliding_window", metadata.u32("attention.sliding_window"));
   config.set("layer_types", gguf_layer_types(metadata, config, std::nullopt));
   metadata.expect("rope.scaling.type", "none");
@@ -109,7 +112,8 @@ Json gguf_config(ConfigReader& metadata, const GgufFacts& facts) {
   Json parameters;
   parameters.set("full_attention", rope("rope.freq_base", "rope.dimension_count"));
   parameters.set("sliding_attention", rope("rope.freq_base_swa", "rope.dimension_count_swa"));
-  return config.set("rope_parameters", parameters);
+  config.set("rope_parameters", std::move(parameters));
+  return config;
 }
 
 constexpr GgufFamily kGguf{"spark2_5", kGgufTensors, gguf_config};
