@@ -14,7 +14,7 @@ namespace transload {
 
 struct ExportOnnxOptions {
   StepOptions step;                       // query and context are taken from the lists below
-  std::vector<uint32_t> contexts{1024};
+  std::vector<uint32_t> contexts;  // empty: 1,024, or the model's own maximum when that is less
   std::vector<uint32_t> queries{1};
   bool overwrite = false;
   bool strict = false;   // NaN or f16 overflow in any tensor is an error (numeric_fault), nothing is left behind

@@ -66,14 +66,25 @@ def _arguments(argv):
     return parser.parse_args(argv)
 
 
+def _tokenizer(runner: Runner, options):
+    name = runner.contract.tokenizer
+    if name is None:
+        if options.prompt is not None:
+            raise UsageError(f"{options.bundle}: bundle has no tokenizer: got --prompt, expected --prompt-ids")
+        return None
+    try:
+        return load_tokenizer(runner.bundle / name, options.tokenizer_pre)
+    except Error as error:
+        if options.prompt is not None:
+            raise
+        print(f"warning: {error}; token ids are shown instead of text", file=sys.stderr)
+        return None
+
+
 def _run(options) -> None:
     started = time.perf_counter()
     runner = Runner(options.bundle, options.context, options.threads)
-    tokenizer = None
-    if runner.contract.tokenizer is not None:
-        tokenizer = load_tokenizer(runner.bundle / runner.contract.tokenizer, options.tokenizer_pre)
-    elif options.prompt is not None:
-        raise UsageError(f"{options.bundle}: bundle has no tokenizer: got --prompt, expected --prompt-ids")
+    tokenizer = _tokenizer(runner, options)
     prompt = options.prompt_ids if options.prompt is None else tokenizer.encode(options.prompt)
     sampler = Sampler(options.temperature, options.top_k, options.top_p, options.seed)
     stop = () if options.ignore_eos else runner.contract.eos_tokens

@@ -136,10 +136,9 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
   onnx->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")->type_name("FILE");
 
   const std::string graphs = "Graphs";
-  onnx->add_option("--context", options.contexts, "context lengths: slots of a full-attention cache")
+  onnx->add_option("--context", options.contexts, "context lengths: slots of a full-attention cache (default: 1024, or the model's maximum)")
       ->delimiter(',')
       ->type_name("C[,C...]")
-      ->default_str("1024")
       ->group(graphs);
   onnx->add_option("--q", options.queries, "tokens per call: 1 for decode, 128 or so for prefill; graphs share weights.bin")
       ->delimiter(',')

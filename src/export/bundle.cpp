@@ -107,8 +107,7 @@ std::vector<int64_t> eos_tokens_of(const Checkpoint& checkpoint, const DecoderMo
   return tokens;
 }
 
-template <typename T>
-void require_distinct(std::vector<T> values, const char* what) {
+void require_distinct(std::vector<uint32_t> values, const char* what) {
   if (values.empty()) throw Error(ErrorCode::usage, fmt::format("no {} given: expected at least one", what));
   std::sort(values.begin(), values.end());
   const auto twice = std::adjacent_find(values.begin(), values.end());

@@ -17,6 +17,8 @@
 namespace transload {
 namespace {
 
+constexpr uint32_t kDefaultContext = 1024;
+
 // Replacing the folder the weights are read from, or one above it, would destroy the checkpoint.
 void refuse_destination_over_source(const Checkpoint& checkpoint, const std::filesystem::path& destination) {
   std::error_code ignored;
@@ -84,13 +86,13 @@ void collect_numeric_warnings(const std::vector<TensorResult>& results, bool str
 }  // namespace
 
 ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::path& destination,
-                          const ExportOnnxOptions& options) {
+                          const ExportOnnxOptions& asked) {
   refuse_destination_over_source(checkpoint, destination);
-  ModelOptions model_options;
-  if (!options.contexts.empty()) {
-    model_options.context = *std::max_element(options.contexts.begin(), options.contexts.end());
-  }
-  const DecoderModel model = build_model(checkpoint, model_options);
+  ExportOnnxOptions options = asked;
+  if (options.contexts.empty()) options.contexts = {kDefaultContext};
+  const DecoderModel model =
+      build_model(checkpoint, ModelOptions{*std::max_element(options.contexts.begin(), options.contexts.end())});
+  if (asked.contexts.empty()) options.contexts = {std::min(kDefaultContext, model.max_positions)};
   const Bundle bundle = plan_onnx_bundle(checkpoint, model, options);
   ExportSummary summary =
       summarize(checkpoint, model, bundle, options, manifest_text(checkpoint, options, bundle.plan, {}).size());

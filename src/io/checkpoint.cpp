@@ -192,13 +192,18 @@ Contents find_in_folder(const fs::path& folder) {
   const std::vector<std::string> names = list_names(folder);
   contents.safetensors = with_extension(names, ".safetensors");
   // Beside a whole model other files (adapters, samples) are none of it.
-  if (std::binary_search(names.begin(), names.end(), kSingleName)) contents.safetensors = {std::string(kSingleName)};
-  if (!contents.safetensors.empty()) return contents;
+  if (std::binary_search(names.begin(), names.end(), kSingleName)) {
+    contents.safetensors = {std::string(kSingleName)};
+    return contents;
+  }
   const std::vector<std::string> gguf = with_extension(names, ".gguf");
-  if (gguf.size() > 1) {
-    throw Error(ErrorCode::usage, fmt::format("several GGUF files in the folder: got {}, expected the path of one", gguf.size()),
+  if (gguf.size() + contents.safetensors.size() > 1 && !gguf.empty()) {
+    throw Error(ErrorCode::usage,
+                fmt::format("several checkpoints in the folder: got {} GGUF and {} safetensors files, expected the path of one",
+                            gguf.size(), contents.safetensors.size()),
                 {folder.string(), {}, {}});
   }
+  if (!contents.safetensors.empty()) return contents;
   if (gguf.size() == 1) {
     contents.gguf = InputFile::open(folder / gguf.front());
     return contents;

@@ -54,6 +54,10 @@ class JsonBuilder {
       : text_(text), reached_(text.data()), file_(file), base_offset_(base_offset) {}
 
   Json parse() {
+    // The lexer takes a zero byte for the end of the text; what follows would pass unread.
+    if (const size_t zero = text_.find('\0'); zero != std::string_view::npos) {
+      fail("malformed JSON: got a zero byte, expected text", zero);
+    }
     const char* end = text_.data() + text_.size();
     Events::sax_parse(TrackedIterator(text_.data(), &reached_), TrackedIterator(end, &reached_), this);
     return std::move(root_);

@@ -66,6 +66,17 @@ void remove_abandoned_staging(const fs::path& target) {
   }
 }
 
+// Waits for a run that is removing the same folder, or has just committed it; throws when something cannot be removed.
+void remove_replaced(const fs::path& path) {
+  const FileDescriptor folder = open_folder(path);
+  if (!folder.valid() && errno == ENOENT) return;
+  while (folder.valid() && ::flock(folder.get(), LOCK_EX) != 0 && errno == EINTR) continue;
+  if (folder.valid() && !is_same_folder(folder.get(), path)) return;
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) throw_os_error("the new folder is in place, but the old one cannot be removed", path.string(), error.value());
+}
+
 // A new folder and the descriptor that holds its lock. Another run may take an unlocked folder for an abandoned one in the
 // moment between mkdir and flock; then the next name is tried.
 std::pair<fs::path, FileDescriptor> make_locked_staging(const fs::path& target) {
@@ -281,11 +292,8 @@ void OutputDirectory::commit() {
 
   const FileDescriptor parent = open_folder(target_.parent_path());
   if (parent.valid()) flush(parent.get(), target_.parent_path().string());
-  if (!replaced.empty()) {
-    std::error_code error;
-    fs::remove_all(replaced, error);
-    if (error) throw_os_error("the new folder is in place, but the old one cannot be removed", replaced.string(), error.value());
-  }
+  lock_ = FileDescriptor();
+  if (!replaced.empty()) remove_replaced(replaced);
 }
 
 }  // namespace transload

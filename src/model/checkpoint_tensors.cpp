@@ -94,11 +94,13 @@ Recipe CheckpointTensors::require(const std::string& name, const Shape& shape) {
   entry.used = true;
   const TensorInfo& tensor = *entry.tensor;
   if (tensor.shape != shape) {
-    misshaped_.push_back({fmt::format("wrong shape: got {}, expected {}", shape_text(tensor.shape), shape_text(shape)), site_of(tensor)});
+    misshaped_.push_back(
+        {fmt::format("wrong shape: got {}, expected {}", shape_text(tensor.shape), shape_text(shape)), site_of(tensor)});
     return placeholder(shape);
   }
   if (!is_floating(tensor.dtype)) {
-    mistyped_.push_back({fmt::format("wrong type: got {}, expected a floating or block type", dtype_name(tensor.dtype)), site_of(tensor)});
+    mistyped_.push_back(
+        {fmt::format("wrong type: got {}, expected a floating or block type", dtype_name(tensor.dtype)), site_of(tensor)});
     return placeholder(shape);
   }
   return restore(entry);
@@ -132,7 +134,8 @@ void CheckpointTensors::ignore(const std::string& name) {
 }
 
 void CheckpointTensors::ignore_prefix(std::string_view prefix) {
-  for (auto at = entries_.lower_bound(prefix); at != entries_.end() && at->first.starts_with(prefix); ++at) at->second.ignored = true;
+  for (auto at = entries_.lower_bound(prefix); at != entries_.end() && at->first.starts_with(prefix); ++at)
+    at->second.ignored = true;
 }
 
 std::vector<CheckpointTensors::Fault> CheckpointTensors::unused() const {
@@ -160,7 +163,8 @@ void CheckpointTensors::finish() const {
     throw_if_any(ErrorCode::tensor_missing, missing_);
   } catch (Error& error) {
     // A renamed tensor is missing under one name and left over under another.
-    if (!left.empty()) error.note(fmt::format("{} stored tensors were left over, the first '{}'", left.size(), left.front().site.tensor));
+    if (!left.empty())
+      error.note(fmt::format("{} stored tensors were left over, the first '{}'", left.size(), left.front().site.tensor));
     throw;
   }
   throw_if_any(ErrorCode::shape_mismatch, misshaped_);
@@ -169,7 +173,8 @@ void CheckpointTensors::finish() const {
 }
 
 uint64_t CheckpointTensors::used_count() const {
-  return static_cast<uint64_t>(std::count_if(entries_.begin(), entries_.end(), [](const auto& item) { return item.second.used; }));
+  return static_cast<uint64_t>(
+      std::count_if(entries_.begin(), entries_.end(), [](const auto& item) { return item.second.used; }));
 }
 
 }  // namespace transload

@@ -32,7 +32,7 @@ class ConfigReader {
   std::vector<double> numbers(std::string_view key);
   std::vector<std::string> texts(std::string_view key);
   std::vector<int64_t> integers_or_one(std::string_view key);  // an integer or a list of them; empty when absent or null
-  const Json* raw(std::string_view key);                        // marks as read; nullptr when absent or null
+  const Json* raw(std::string_view key);                       // marks as read; nullptr when absent or null
   // A nested object, whose faults and unknown fields are reported with "key." in front; nothing when absent or null.
   std::optional<ConfigReader> maybe_object(std::string_view key);
   // As maybe_object, for an object that is a model config itself: fields that never change the maths are known in it too.
@@ -57,7 +57,7 @@ class ConfigReader {
  private:
   struct Shared;
   ConfigReader(const Json& object, std::string file, std::string prefix, std::shared_ptr<Shared> shared);
-  const Json* read(std::string_view key);                         // marks as read; nullptr when absent or null
+  const Json* read(std::string_view key);                                      // marks as read; nullptr when absent or null
   const Json* read_required(std::string_view key, std::string_view expected);  // records the fault
   void wrong_type(std::string_view key, const Json& got, std::string_view expected);
   std::optional<ConfigReader> nested(std::string_view key, bool is_config);

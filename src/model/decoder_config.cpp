@@ -50,7 +50,8 @@ DecoderConfig read_decoder_config(ConfigReader& config, const DecoderConfigRules
   }
   result.vocab_size = u32("vocab_size", kMaxVocabulary, &DecoderConfig::vocab_size);
   result.max_positions = u32("max_position_embeddings", kMaxPositions, &DecoderConfig::max_positions);
-  result.epsilon = defaults == nullptr ? config.number("rms_norm_eps") : config.maybe_number("rms_norm_eps").value_or(defaults->epsilon);
+  result.epsilon =
+      defaults == nullptr ? config.number("rms_norm_eps") : config.maybe_number("rms_norm_eps").value_or(defaults->epsilon);
   if (result.epsilon < 0 || result.epsilon > 1) {
     config.fault(ErrorCode::config_invalid,
                  fmt::format("{}: out of range: got {}, expected 0 to 1", config.field("rms_norm_eps"), result.epsilon));
@@ -75,8 +76,8 @@ std::vector<bool> read_layer_types(ConfigReader& config, uint32_t layers) {
     sliding[i] = types[i] == "sliding_attention";
     if (sliding[i] || types[i] == "full_attention") continue;
     config.fault(ErrorCode::config_unsupported,
-                 fmt::format("{}: layer {}: got '{}', expected sliding_attention or full_attention", config.field("layer_types"), i,
-                             printable(types[i], 60)));
+                 fmt::format("{}: layer {}: got '{}', expected sliding_attention or full_attention", config.field("layer_types"),
+                             i, printable(types[i], 60)));
     break;
   }
   return sliding;

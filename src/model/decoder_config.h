@@ -27,9 +27,9 @@ struct DecoderConfig {
 };
 
 struct DecoderConfigRules {
-  bool kv_heads_follow_heads = false;    // absent num_key_value_heads: as many as heads
-  bool head_dim_follows_hidden = false;  // absent head_dim: hidden_size / num_attention_heads
-  bool tied_default = false;             // absent tie_word_embeddings
+  bool kv_heads_follow_heads = false;             // absent num_key_value_heads: as many as heads
+  bool head_dim_follows_hidden = false;           // absent head_dim: hidden_size / num_attention_heads
+  bool tied_default = false;                      // absent tie_word_embeddings
   const DecoderConfig* class_defaults = nullptr;  // for configs published without the fields that equal their class's defaults
 };
 

@@ -20,12 +20,12 @@ uint32_t same_for_all_layers(ConfigReader& metadata, std::string_view key) {
   if (value == nullptr || !value->is_array()) return metadata.u32(key);
   const Json::Array& items = value->array();
   const bool equal = std::all_of(items.begin(), items.end(), [&](const Json& item) { return item == items.front(); });
-  if (!items.empty() && equal && items.front().is_integer() && items.front().integer() > 0 && items.front().integer() <= 1 << 30) {
+  if (!items.empty() && equal && items.front().is_integer() && items.front().integer() > 0 &&
+      items.front().integer() <= 1 << 30) {
     return static_cast<uint32_t>(items.front().integer());
   }
-  metadata.fault(ErrorCode::config_unsupported,
-                 fmt::format("{}: differs between layers: got {}, expected one number", metadata.field(key),
-                             printable(write_json(*value, 0), 60)));
+  metadata.fault(ErrorCode::config_unsupported, fmt::format("{}: differs between layers: got {}, expected one number",
+                                                            metadata.field(key), printable(write_json(*value, 0), 60)));
   return 1;
 }
 
@@ -88,8 +88,9 @@ Json gguf_rope_scaling(ConfigReader& metadata) {
     metadata.expect("rope.scaling.yarn_log_multiplier", 0.0);
     return rope;
   }
-  metadata.fault(ErrorCode::config_unsupported, fmt::format("{}: rope kind not supported: got '{}', expected none, linear or yarn",
-                                                            metadata.field("rope.scaling.type"), printable(*kind, 40)));
+  metadata.fault(ErrorCode::config_unsupported,
+                 fmt::format("{}: rope kind not supported: got '{}', expected none, linear or yarn",
+                             metadata.field("rope.scaling.type"), printable(*kind, 40)));
   return rope;
 }
 

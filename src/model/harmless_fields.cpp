@@ -115,7 +115,8 @@ bool never_changes_maths(std::string_view field, const Json& value) {
   if (std::find(kHarmless.begin(), kHarmless.end(), field) != kHarmless.end()) return true;
   if (field.starts_with("unsloth_")) return true;  // notes of a fine-tuning tool
   if (field == "pruned_heads") return value.is_object() && value.object().empty();
-  const auto* row = std::find_if(kHarmlessAt.begin(), kHarmlessAt.end(), [&](const HarmlessValue& at) { return at.field == field; });
+  const auto* row =
+      std::find_if(kHarmlessAt.begin(), kHarmlessAt.end(), [&](const HarmlessValue& at) { return at.field == field; });
   return row != kHarmlessAt.end() && value.is_bool() && value.boolean() == row->value;
 }
 

@@ -44,7 +44,8 @@ Attention separate_attention(TensorSource& tensors, const std::string& prefix, c
   return attention;
 }
 
-Layer pre_norm_layer(TensorSource& tensors, const std::string& prefix, const DecoderConfig& config, bool attention_bias, bool mlp_bias) {
+Layer pre_norm_layer(TensorSource& tensors, const std::string& prefix, const DecoderConfig& config, bool attention_bias,
+                     bool mlp_bias) {
   Layer layer;
   layer.input_norm = {tensors.require_norm(prefix + "input_layernorm.weight", {config.hidden_size}), config.epsilon};
   layer.attention = separate_attention(tensors, prefix + "self_attn.", config, attention_bias);

@@ -15,7 +15,8 @@ namespace transload {
 Linear linear(TensorSource& tensors, const std::string& name, uint64_t out, uint64_t in, bool bias = false);
 
 // <prefix>gate_proj, up_proj, down_proj
-Mlp gated_mlp(TensorSource& tensors, const std::string& prefix, Activation activation, const DecoderConfig& config, bool bias = false);
+Mlp gated_mlp(TensorSource& tensors, const std::string& prefix, Activation activation, const DecoderConfig& config,
+              bool bias = false);
 
 // Heads and scale (head_dim^-0.5) only.
 Attention attention_shape(const DecoderConfig& config);
@@ -24,7 +25,8 @@ Attention attention_shape(const DecoderConfig& config);
 Attention separate_attention(TensorSource& tensors, const std::string& prefix, const DecoderConfig& config, bool bias = false);
 
 // The layer of Llama and Mistral: <prefix>{input_layernorm, self_attn, post_attention_layernorm, mlp}, SiLU.
-Layer pre_norm_layer(TensorSource& tensors, const std::string& prefix, const DecoderConfig& config, bool attention_bias, bool mlp_bias);
+Layer pre_norm_layer(TensorSource& tensors, const std::string& prefix, const DecoderConfig& config, bool attention_bias,
+                     bool mlp_bias);
 
 // The head: the embedding when tied (a stored `name` is then passed over with a warning), else the tensor `name`.
 void bind_head(DecoderModel& model, TensorSource& tensors, const std::string& name, bool tied);

@@ -1,6 +1,8 @@
 // From a checkpoint, or a config alone, to a DecoderModel: finds the family, reads strictly, binds every tensor.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -17,6 +19,7 @@ namespace transload {
 namespace {
 
 constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
+constexpr std::array<std::string_view, 2> kLongropeFactors{"rope_factors_long.weight", "rope_factors_short.weight"};
 
 // Remembers what a family asks for; there is no checkpoint.
 class RecordingTensors final : public TensorSource {
@@ -38,14 +41,6 @@ class RecordingTensors final : public TensorSource {
   std::vector<ExpectedTensor> recorded_;
 };
 
-// A GGUF file's metadata below "<architecture>.", and the Hugging Face config made of it.
-struct GgufConfig {
-  Json below;  // keys without the architecture
-  Json config;
-  uint64_t heads = 1;
-  uint64_t kv_heads = 1;
-};
-
 std::string gguf_file_name(const Checkpoint& checkpoint) { return checkpoint.path().filename().string(); }
 
 std::string architecture_prefix(const GgufFamily& family) { return std::string(family.architecture) + "."; }
@@ -61,26 +56,31 @@ Json metadata_below(const Json& metadata, const std::string& prefix) {
 // llama.cpp stops at any of these three.
 Json stop_tokens(const Json& metadata) {
   Json::Array stops;
-  for (const std::string_view key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+  for (const std::string_view key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
     const Json* id = metadata.find(key);
     if (id != nullptr && id->is_integer() && std::find(stops.begin(), stops.end(), *id) == stops.end()) stops.push_back(*id);
   }
   return stops;
 }
 
-GgufConfig map_gguf_config(const Checkpoint& checkpoint, const GgufFamily& family) {
+Json map_gguf_config(const Checkpoint& checkpoint, const GgufFamily& family) {
   const Json& metadata = *checkpoint.gguf_metadata();
-  GgufConfig result;
-  result.below = metadata_below(metadata, architecture_prefix(family));
-  ConfigReader reader(result.below, gguf_file_name(checkpoint), architecture_prefix(family));
-  result.config = family.config(reader, {checkpoint});
+  const Json below = metadata_below(metadata, architecture_prefix(family));
+  ConfigReader reader(below, gguf_file_name(checkpoint), architecture_prefix(family));
+  Json config = family.config(reader, {checkpoint});
   reader.finish();
-  result.heads = static_cast<uint64_t>(result.config.find("num_attention_heads")->integer());
-  result.kv_heads = static_cast<uint64_t>(result.config.find("num_key_value_heads")->integer());
-  result.config.set("eos_token_id", stop_tokens(metadata));
+  config.set("eos_token_id", stop_tokens(metadata));
   const Json* begin = metadata.find("tokenizer.ggml.bos_token_id");
-  if (begin != nullptr) result.config.set("bos_token_id", *begin);
-  return result;
+  if (begin != nullptr) config.set("bos_token_id", *begin);
+  return config;
+}
+
+// A number of heads; what is no such number here is refused when the config is read.
+uint64_t heads_in(const Json& config, std::string_view key, uint64_t fallback) {
+  const Json* text = config.find("text_config");
+  const Json* value = (text != nullptr ? *text : config).find(key);
+  return value != nullptr && value->is_integer() && value->integer() > 0 ? static_cast<uint64_t>(value->integer()) : fallback;
 }
 
 // Llama 3's scaling arrives in GGUF as one divisor for each frequency.
@@ -109,8 +109,9 @@ void divide_frequencies(const Checkpoint& checkpoint, DecoderModel& model) {
   }
 }
 
+// Without a config that lists them, the factors of longrope are in two tensors.
 void refuse_longrope_tensors(const Checkpoint& checkpoint) {
-  for (const std::string_view name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
+  for (const std::string_view name : kLongropeFactors) {
     const TensorInfo* tensor = checkpoint.find_tensor(name);
     if (tensor == nullptr) continue;
     throw Error(ErrorCode::config_unsupported, "longrope in a GGUF file is not supported: got its factors, expected none",
@@ -127,20 +128,21 @@ DecoderModel finish_model(const FamilyRow& family, DecoderModel model, const Che
 
 DecoderModel build_gguf_model(const Checkpoint& checkpoint, const ModelOptions& options) {
   const FamilyRow& stored = find_gguf_family(*checkpoint.gguf_metadata(), gguf_file_name(checkpoint));
-  const GgufConfig mapped = map_gguf_config(checkpoint, *stored.gguf);
-  CheckpointTensors tensors(checkpoint, *stored.gguf, mapped.heads, mapped.kv_heads);
-  if (stored.gguf->rope_divisors) tensors.ignore(std::string(kRopeDivisors));
-
   const Json* given = checkpoint.config();  // takes the place of the metadata
-  const Json& config = given != nullptr ? *given : mapped.config;
+  const Json config = given != nullptr ? *given : map_gguf_config(checkpoint, *stored.gguf);
+  const uint64_t heads = heads_in(config, "num_attention_heads", 1);
+  CheckpointTensors tensors(checkpoint, *stored.gguf, heads, heads_in(config, "num_key_value_heads", heads));
+  if (stored.gguf->rope_divisors) tensors.ignore(std::string(kRopeDivisors));
+  if (given == nullptr) refuse_longrope_tensors(checkpoint);
+  for (const std::string_view name : kLongropeFactors) tensors.ignore(std::string(name));
   const std::string config_file = given != nullptr ? checkpoint.config_file() : gguf_file_name(checkpoint);
   const FamilyRow& family = find_family(config, config_file);
   ConfigReader reader(config, config_file);
-  if (given == nullptr) refuse_longrope_tensors(checkpoint);
   DecoderModel model = finish_model(family, family.build(reader, tensors, options), tensors);
   const bool has_divisors = stored.gguf->rope_divisors && checkpoint.find_tensor(kRopeDivisors) != nullptr;
   if (has_divisors && given != nullptr) {
-    model.warnings.push_back(fmt::format("tensor '{}' is not used: the rotary settings of '{}' take its place", kRopeDivisors, config_file));
+    model.warnings.push_back(
+        fmt::format("tensor '{}' is not used: the rotary settings of '{}' take its place", kRopeDivisors, config_file));
   } else if (has_divisors) {
     divide_frequencies(checkpoint, model);
   }

@@ -32,11 +32,14 @@ std::vector<float> default_frequencies(double theta, uint32_t width) {
   return frequencies;
 }
 
+// Positive, and neither zero nor infinite in single precision.
 double positive(ConfigReader& reader, std::string_view key) {
+  constexpr double kMinimum = 1e-15;
+  constexpr double kMaximum = 1e15;
   const double value = reader.number(key);
-  if (value > 0) return value;
+  if (value >= kMinimum && value <= kMaximum) return value;
   reader.fault(ErrorCode::config_invalid,
-               fmt::format("{}: out of range: got {}, expected more than 0", reader.field(key), value));
+               fmt::format("{}: out of range: got {}, expected more than 0 and at most {}", reader.field(key), value, kMaximum));
   return 1.0;
 }
 
@@ -55,8 +58,8 @@ void scale_llama3(ConfigReader& reader, std::vector<float>& frequencies) {
   const double high = positive(reader, "high_freq_factor");
   const double original = reader.u32("original_max_position_embeddings", 1, kMaxOriginalPositions);
   if (high <= low) {
-    reader.fault(ErrorCode::config_invalid, fmt::format("{}: got {}, expected more than 'low_freq_factor' {}",
-                                                        reader.field("high_freq_factor"), high, low));
+    reader.fault(ErrorCode::config_invalid,
+                 fmt::format("{}: got {}, expected more than 'low_freq_factor' {}", reader.field("high_freq_factor"), high, low));
     return;
   }
   const auto divisor = static_cast<float>(factor);
@@ -121,8 +124,7 @@ void scale_yarn(ConfigReader& reader, double theta, uint32_t original, uint32_t 
 
 // LongRoPE, https://arxiv.org/abs/2402.13753: one divisor for each frequency, of two lists.
 void scale_longrope(ConfigReader& reader, double theta, uint32_t original, const RopeDefaults& defaults, RopeGroup& group) {
-  const double factor =
-      maybe_positive(reader, "factor").value_or(static_cast<double>(defaults.max_positions) / original);
+  const double factor = maybe_positive(reader, "factor").value_or(static_cast<double>(defaults.max_positions) / original);
   const double implied = factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original)));
   group.attention_factor = static_cast<float>(maybe_positive(reader, "attention_factor").value_or(implied));
   const std::vector<double> short_factor = reader.numbers("short_factor");
@@ -130,8 +132,8 @@ void scale_longrope(ConfigReader& reader, double theta, uint32_t original, const
   const auto check = [&](std::string_view key, const std::vector<double>& factors) {
     const size_t expected = group.width / 2;
     if (factors.size() != expected) {
-      reader.fault(ErrorCode::config_invalid, fmt::format("{}: wrong number of factors: got {}, expected {}",
-                                                          reader.field(key), factors.size(), expected));
+      reader.fault(ErrorCode::config_invalid,
+                   fmt::format("{}: wrong number of factors: got {}, expected {}", reader.field(key), factors.size(), expected));
       return false;
     }
     if (std::any_of(factors.begin(), factors.end(), [](double value) { return value <= 0; })) {
@@ -153,16 +155,15 @@ std::string rope_kind(ConfigReader& reader) {
   const std::optional<std::string> kind = reader.maybe_text("rope_type");
   const std::optional<std::string> older = reader.maybe_text("type");
   if (kind && older && *kind != *older) {
-    reader.fault(ErrorCode::config_invalid, fmt::format("{}: contradicts 'rope_type': got '{}', expected '{}'", reader.field("type"),
-                                                        printable(*older, 40), printable(*kind, 40)));
+    reader.fault(ErrorCode::config_invalid, fmt::format("{}: contradicts 'rope_type': got '{}', expected '{}'",
+                                                        reader.field("type"), printable(*older, 40), printable(*kind, 40)));
   }
   std::string found = kind ? *kind : older.value_or("default");
   return found == "su" ? "longrope" : found;
 }
 
 uint32_t rotary_width(ConfigReader& reader, const RopeDefaults& defaults) {
-  const double partial =
-      maybe_positive(reader, "partial_rotary_factor").value_or(defaults.partial_rotary_factor.value_or(1.0));
+  const double partial = maybe_positive(reader, "partial_rotary_factor").value_or(defaults.partial_rotary_factor.value_or(1.0));
   const double width = std::floor(defaults.head_dim * partial);
   if (partial > 1 || width < 2 || std::fmod(width, 2) != 0) {
     reader.fault(ErrorCode::config_invalid,
@@ -183,7 +184,8 @@ RopeGroup rope_group(ConfigReader& parameters, std::string name, const RopeDefau
   std::optional<double> given = maybe_positive(parameters, "rope_theta");
   if (!given) given = defaults.theta;
   if (!given) {
-    parameters.fault(ErrorCode::config_missing, fmt::format("{}: missing: got none, expected a number", parameters.field("rope_theta")));
+    parameters.fault(ErrorCode::config_missing,
+                     fmt::format("{}: missing: got none, expected a number", parameters.field("rope_theta")));
   } else if (*given <= 1) {
     parameters.fault(ErrorCode::config_invalid,
                      fmt::format("{}: out of range: got {}, expected more than 1", parameters.field("rope_theta"), *given));
@@ -208,7 +210,9 @@ RopeGroup rope_group(ConfigReader& parameters, std::string name, const RopeDefau
     scale_longrope(parameters, theta, original(), defaults, group);
   } else {
     const std::string reason =
-        kind == "dynamic" ? " (its frequencies change with the running length, which keys already in a static cache cannot follow)" : "";
+        kind == "dynamic"
+            ? " (its frequencies change with the running length, which keys already in a static cache cannot follow)"
+            : "";
     parameters.fault(ErrorCode::config_unsupported,
                      fmt::format("{}: rope kind not supported{}: got '{}', expected default, linear, llama3, yarn or longrope",
                                  parameters.field("rope_type"), reason, printable(kind, 40)));
@@ -234,7 +238,8 @@ RopeGroup rope_of_config(ConfigReader& config, std::string name, const RopeDefau
   std::optional<ConfigReader>& kind = parameters ? parameters : scaling;
   if (!kind) return rope_group(config, std::move(name), filled);
   const Json* inner = kind->raw("rope_theta");
-  if (filled.theta && filled.theta != defaults.theta && inner != nullptr && inner->is_number() && inner->number() != *filled.theta) {
+  if (filled.theta && filled.theta != defaults.theta && inner != nullptr && inner->is_number() &&
+      inner->number() != *filled.theta) {
     config.fault(ErrorCode::config_invalid, fmt::format("{}: contradicts {}: got {}, expected {}", config.field("rope_theta"),
                                                         kind->field("rope_theta"), *filled.theta, inner->number()));
   }

@@ -98,6 +98,8 @@ const FaultRow kFaults[] = {
     {"OperandBeforeItsNode", [](Sample& s) { std::swap(BrokenGraph::nodes(s.graph)[0], BrokenGraph::nodes(s.graph)[1]); },
      "operand of neg: got 'product', expected a value produced before the node"},
     {"ProducedTwice", [](Sample& s) { BrokenGraph::inputs(s.graph).push_back(s.w); }, "producers of 'w': got 2, expected 1"},
+    {"ProducedByTwoNodes", [](Sample& s) { BrokenGraph::nodes(s.graph).push_back(BrokenGraph::nodes(s.graph)[0]); },
+     "producers of 'product': got 2, expected 1"},
     {"WrongDtype", [](Sample& s) { BrokenGraph::values(s.graph)[s.z].dtype = DType::f16; },
      "type of add 'z': got f16[1,2], expected f32[1,2] as inferred"},
     {"WrongShape", [](Sample& s) { BrokenGraph::values(s.graph)[s.z].shape = {2}; },

@@ -100,10 +100,11 @@ TEST(Checkpoint, OpensGgufByPathByFolderAndByMagic) {
   EXPECT_EQ(by_path.format(), CheckpointFormat::gguf);
   EXPECT_EQ(by_path.config(), nullptr);
   EXPECT_EQ(by_path.gguf_metadata()->find("general.architecture")->string(), "llama");
-  EXPECT_EQ(Checkpoint::open(kDecoders / "llama_gguf_f16").tensors().size(), by_path.tensors().size());
   const ScratchFolder folder;
   fs::copy_file(stored, folder.path() / "sha256-0123");
   EXPECT_EQ(Checkpoint::open(folder.path() / "sha256-0123").format(), CheckpointFormat::gguf);
+  fs::rename(folder.path() / "sha256-0123", folder.path() / "a.gguf");
+  EXPECT_EQ(names_of(Checkpoint::open(folder.path())), names_of(by_path));
   EXPECT_NE(Checkpoint::open(stored, kDecoders / "llama_gguf_f16" / "config.json").config(), nullptr);
 }
 
@@ -228,7 +229,7 @@ INSTANTIATE_TEST_SUITE_P(
                     IndexRow{"map_is_string", R"({"weight_map": "a"})", ErrorCode::bad_header, "'weight_map': got string"},
                     IndexRow{"map_is_empty", R"({"weight_map": {}})", ErrorCode::bad_header, "got no entries"},
                     IndexRow{"duplicate_tensor", R"({"weight_map": {"t1": "a.safetensors", "t1": "b.safetensors"}})",
-                             ErrorCode::bad_json, "@38: duplicate JSON key: got 't1' twice"},
+                             ErrorCode::bad_json, "@39: duplicate JSON key: got 't1' twice"},
                     IndexRow{"missing_file", R"({"weight_map": {"t1": "c.safetensors"}})", ErrorCode::file_missing,
                              "no such file: 'c.safetensors'"},
                     file_row("parent", R"("../a.safetensors")", "'../a.safetensors'"),
@@ -237,7 +238,7 @@ INSTANTIATE_TEST_SUITE_P(
                     file_row("dots", R"("..")", "'..'"), file_row("dot", R"(".")", "'.'"), file_row("empty_name", R"("")", "''"),
                     file_row("zero_byte", R"("a.safetensors\u0000x")", "'a.safetensors\\x00x'"),
                     file_row("number", "3", "integer"), file_row("null", "null", "null")),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& row) { return std::string(row.param.name); });
 
 TEST(Checkpoint, SaysThatItNeedsSafetensors) {
   const ScratchFolder folder;
@@ -253,11 +254,14 @@ TEST(Checkpoint, SaysThatItNeedsSafetensors) {
               Fails(ErrorCode::file_missing, HasSubstr("got 'config.json'")));
 }
 
-TEST(Checkpoint, AsksWhichOfSeveralGgufFiles) {
+TEST(Checkpoint, AsksWhichOfSeveralCheckpoints) {
   const ScratchFolder folder;
   folder.write("a.gguf", "GGUF");
   folder.write("b.gguf", "GGUF");
-  EXPECT_THAT([&] { Checkpoint::open(folder.path()); }, Fails(ErrorCode::usage, HasSubstr("got 2, expected the path of one")));
+  EXPECT_THAT([&] { Checkpoint::open(folder.path()); },
+              Fails(ErrorCode::usage, HasSubstr("got 2 GGUF and 0 safetensors files, expected the path of one")));
+  EXPECT_THAT([] { Checkpoint::open(kDecoders / "llama_gguf_f16"); },
+              Fails(ErrorCode::usage, HasSubstr("got 1 GGUF and 1 safetensors files")));
 }
 
 TEST(Checkpoint, NamesAPathThatIsNotThere) {

@@ -135,7 +135,7 @@ std::vector<MalformedRow> malformed_rows() {
       {"length_huge", with_length(~uint64_t{0}, "{}"), bad_header,
        "m.safetensors@0: ", "got 18446744073709551615, expected at most 100000000"},
       {"length_above_limit", with_length(100'000'001, "{}"), bad_header, "m.safetensors@0: ", "got 100000001"},
-      {"not_json", safetensors_bytes("{nonsense", 0), bad_json, "m.safetensors@9: ", "malformed JSON"},
+      {"not_json", safetensors_bytes("{wrong", 0), bad_json, "m.safetensors@9: ", "malformed JSON"},
       {"cut_json", safetensors_bytes(R"({"t":)", 0), bad_json, "m.safetensors@13: ", "got the end of the text"},
       {"array", safetensors_bytes("[1]", 0), bad_header, "m.safetensors@8: ", "does not start with '{'"},
       {"leading_space", safetensors_bytes(" {}", 0), bad_header, "m.safetensors@8: ", "does not start with '{'"},
@@ -171,7 +171,7 @@ std::vector<MalformedRow> malformed_rows() {
   entry("negative_dimension", R"({"dtype":"U8","shape":[-1],"data_offsets":[0,1]})", 1, bad_header, "dimension: got -1");
   entry("float_dimension", R"({"dtype":"U8","shape":[1.0],"data_offsets":[0,1]})", 1, bad_header, "dimension: got 1.0");
   entry("huge_dimension", R"({"dtype":"U8","shape":[9223372036854775808],"data_offsets":[0,1]})", 1, bad_header,
-        "got 9.223372036854775808e+18, expected an integer from 0");
+        "got 9.223372036854776e+18, expected an integer from 0");
   entry("string_dimension", R"({"dtype":"U8","shape":["1"],"data_offsets":[0,1]})", 1, bad_header, "dimension: got string");
   entry("shape_overflow", R"({"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,1]})", 1, size_overflow,
         "got shape [4294967296,4294967296]");
@@ -216,7 +216,7 @@ TEST_P(MalformedSafetensors, IsRefusedWithItsSite) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, MalformedSafetensors, testing::ValuesIn(malformed_rows()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& row) { return std::string(row.param.name); });
 
 // Every prefix of a good file is refused: no read ever leaves the file.
 TEST(Safetensors, RefusesEveryPrefixOfAFile) {

@@ -47,13 +47,15 @@ TEST(ConfigReader, ReportsMissingAndInvalidFieldsTogether) {
                     AllOf(HasSubstr("config.json: 6 faults"), HasSubstr("field 'gone': missing: got none, expected an integer"),
                           HasSubstr("field 'a': wrong type: got \"three\", expected an integer"),
                           HasSubstr("field 'b': out of range: got 0, expected 1 to 1073741824"),
-                          HasSubstr("field 'c': out of range: got 5000000000"), HasSubstr("field 'a': wrong type: got \"three\", expected a number"),
+                          HasSubstr("field 'c': out of range: got 5000000000"),
+                          HasSubstr("field 'a': wrong type: got \"three\", expected a number"),
                           HasSubstr("field 'd': out of range: got -1, expected 0 to 9"))));
 }
 
 TEST(ConfigReader, ReportsUnknownAndUnsupportedFieldsTogetherByDottedPath) {
   const Json config =
-      parse_json(R"({"alpha": 1, "nothing": null, "torch_dtype": "bfloat16", "act": "relu", "inner": {"beta": 2, "used": 1}})", "config.json");
+      parse_json(R"({"alpha": 1, "nothing": null, "torch_dtype": "bfloat16", "act": "relu", "inner": {"beta": 2, "used": 1}})",
+                 "config.json");
   ConfigReader reader(config, "config.json");
   reader.expect("act", "silu");
   auto inner = reader.maybe_object("inner");
@@ -99,8 +101,10 @@ TEST(ConfigReader, RefusesSwitchesThatAreHarmlessOnlyWhenOff) {
     const Json config = parse_json(text, "config.json");
     EXPECT_THAT(ConfigReader(config, "config.json").unknown_fields(), ElementsAre());
   }
-  const Json config = parse_json(R"({"is_encoder_decoder": true, "rope_interleaved": true, "pruned_heads": {"0": [1]}})", "config.json");
-  EXPECT_THAT(ConfigReader(config, "config.json").unknown_fields(), ElementsAre("is_encoder_decoder", "rope_interleaved", "pruned_heads"));
+  const Json config =
+      parse_json(R"({"is_encoder_decoder": true, "rope_interleaved": true, "pruned_heads": {"0": [1]}})", "config.json");
+  EXPECT_THAT(ConfigReader(config, "config.json").unknown_fields(),
+              ElementsAre("is_encoder_decoder", "rope_interleaved", "pruned_heads"));
 }
 
 }  // namespace

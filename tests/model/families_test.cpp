@@ -31,11 +31,14 @@ struct GoldenRow {
 };
 
 TEST(Families, BuildEveryGoldenCheckpoint) {
-  const GoldenRow rows[] = {{"spark", "spark", 4 * 8 + 2},       {"spark_3shard_fp32", "spark", 6 * 8 + 2},
-                            {"llama", "llama", 4 * 9 + 3},       {"llama_tied_fp16", "llama", 4 * 9 + 2},
-                            {"mistral", "mistral", 4 * 9 + 3},   {"gemma3", "gemma3", 6 * 13 + 2},
+  const GoldenRow rows[] = {{"spark", "spark", 4 * 8 + 2},
+                            {"spark_3shard_fp32", "spark", 6 * 8 + 2},
+                            {"llama", "llama", 4 * 9 + 3},
+                            {"llama_tied_fp16", "llama", 4 * 9 + 2},
+                            {"mistral", "mistral", 4 * 9 + 3},
+                            {"gemma3", "gemma3", 6 * 13 + 2},
                             {"llama_gguf_q8_0", "llama", 4 * 9 + 3, true},
- {"llama_gguf_f16", "llama", 4 * 9 + 2, true}};
+                            {"llama_gguf_f16", "llama", 4 * 9 + 2, true}};
   for (const GoldenRow& row : rows) {
     const DecoderModel model = row.gguf ? golden_gguf(row.name) : golden(row.name);
     EXPECT_EQ(model.family, row.family) << row.name;
@@ -65,7 +68,8 @@ TEST(Families, ExpectTheTensorsOfPublishedModels) {
       {"gemma3-1b", 340, 999'885'952},         {"gemma3-4b", 444, 3'880'263'168},
   };
   for (const PublishedRow& row : rows) {
-    const std::vector<ExpectedTensor> tensors = expected_tensors(config_of(std::string("configs/") + row.name + "/config.json"), "config.json");
+    const std::vector<ExpectedTensor> tensors =
+        expected_tensors(config_of(std::string("configs/") + row.name + "/config.json"), "config.json");
     uint64_t parameters = 0;
     std::set<std::string> names;
     for (const ExpectedTensor& tensor : tensors) {
@@ -134,7 +138,8 @@ TEST(SparkFamily, TakesSiluGatesAndNone) {
   Json config = config_of("decoders/spark/config.json");
   config.set("gate_attn_act_mode", "silu");
   const ScratchFolder folder;
-  EXPECT_EQ(build_model(write_checkpoint(folder, config, stored_tensors(config))).layers[0].attention.gate_activation, GateActivation::silu);
+  EXPECT_EQ(build_model(write_checkpoint(folder, config, stored_tensors(config))).layers[0].attention.gate_activation,
+            GateActivation::silu);
   config.set("headwise_attn_output_gate", false);
   config.set("gate_attn_act_mode", nullptr);
   const DecoderModel model = build_model(write_checkpoint(folder, config, stored_tensors(config)));

@@ -16,7 +16,7 @@ namespace transload {
 
 struct GgufTensor {
   std::string name;
-  Shape shape;  // outermost first
+  Shape shape;                // outermost first
   std::vector<float> values;  // zeros when empty
 };
 

@@ -36,12 +36,11 @@ GgufBuilder small_llama() {
                              "metadata");
   std::vector<float> q(64);
   for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<float>(i / 8);  // a row holds its own number
-  gguf.tensors = {{"token_embd.weight", {5, 8}, {}},           {"output_norm.weight", {8}, {}},
-                  {"blk.0.attn_norm.weight", {8}, {}},         {"blk.0.attn_q.weight", {8, 8}, q},
-                  {"blk.0.attn_k.weight", {4, 8}, {}},         {"blk.0.attn_v.weight", {4, 8}, {}},
-                  {"blk.0.attn_output.weight", {8, 8}, {}},    {"blk.0.ffn_norm.weight", {8}, {}},
-                  {"blk.0.ffn_gate.weight", {6, 8}, {}},       {"blk.0.ffn_up.weight", {6, 8}, {}},
-                  {"blk.0.ffn_down.weight", {8, 6}, {}}};
+  gguf.tensors = {
+      {"token_embd.weight", {5, 8}, {}},        {"output_norm.weight", {8}, {}},      {"blk.0.attn_norm.weight", {8}, {}},
+      {"blk.0.attn_q.weight", {8, 8}, q},       {"blk.0.attn_k.weight", {4, 8}, {}},  {"blk.0.attn_v.weight", {4, 8}, {}},
+      {"blk.0.attn_output.weight", {8, 8}, {}}, {"blk.0.ffn_norm.weight", {8}, {}},   {"blk.0.ffn_gate.weight", {6, 8}, {}},
+      {"blk.0.ffn_up.weight", {6, 8}, {}},      {"blk.0.ffn_down.weight", {8, 6}, {}}};
   return gguf;
 }
 
@@ -155,7 +154,9 @@ TEST(GgufModel, DividesFrequenciesByTheRopeFreqsTensor) {
 TEST(GgufModel, AGivenConfigTakesThePlaceOfTheMetadata) {
   const ScratchFolder folder;
   GgufBuilder gguf = small_llama();
+  gguf.metadata.set("llama.attention.clamp_kqv", 1.0);  // would be refused
   gguf.tensors.push_back({"rope_freqs.weight", {2}, {1.0F, 32.0F}});
+  gguf.tensors.push_back({"rope_factors_long.weight", {2}, {}});
   gguf.write(folder.path() / "model.gguf");
   std::ofstream(folder.path() / "config.json") << R"({"model_type": "mistral", "hidden_size": 8, "intermediate_size": 6,
       "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 5, "hidden_act": "silu",
@@ -241,7 +242,8 @@ TEST(GgufModel, RefusesEachSettingItCannotHonour) {
       {"general.architecture", "rwkv7", ErrorCode::arch_unknown, "got 'rwkv7', expected one of spark2_5, llama, gemma3"},
       {"llama.expert_count", 8, ErrorCode::config_unsupported, "field 'llama.expert_count': not supported: got 8, expected 0"},
       {"llama.attention.value_length", 8, ErrorCode::config_unsupported, "field 'llama.attention.value_length'"},
-      {"llama.rope.dimension_count", 2, ErrorCode::config_unsupported, "field 'llama.rope.dimension_count': not supported: got 2, expected 4"},
+      {"llama.rope.dimension_count", 2, ErrorCode::config_unsupported,
+       "field 'llama.rope.dimension_count': not supported: got 2, expected 4"},
       {"llama.rope.scaling.type", "longrope", ErrorCode::config_unsupported, "rope kind not supported: got 'longrope'"},
       {"llama.rope.scaling.attn_factor", 1.5, ErrorCode::config_unsupported, "field 'llama.rope.scaling.attn_factor'"},
       {"llama.attention.sliding_window", 16, ErrorCode::config_unsupported, "field 'llama.attention.sliding_window': not known"},
@@ -269,7 +271,8 @@ TEST(GgufModel, NamesMissingMetadataTogether) {
     return member.first == "llama.embedding_length" || member.first == "llama.context_length";
   });
   EXPECT_THAT([&] { model_of(gguf); },
-              Fails(ErrorCode::config_missing, AllOf(HasSubstr("field 'llama.embedding_length': missing"), HasSubstr("field 'llama.context_length': missing"))));
+              Fails(ErrorCode::config_missing, AllOf(HasSubstr("field 'llama.embedding_length': missing"),
+                                                     HasSubstr("field 'llama.context_length': missing"))));
 }
 
 TEST(GgufModel, RefusesTensorsByTheirStoredNames) {
@@ -277,14 +280,18 @@ TEST(GgufModel, RefusesTensorsByTheirStoredNames) {
   gguf.tensors.push_back({"rope_factors_long.weight", {2}, {}});
   EXPECT_THAT([&] { model_of(gguf); }, Fails(ErrorCode::config_unsupported, HasSubstr("tensor 'rope_factors_long.weight'")));
   gguf.tensors.back() = {"rope_freqs.weight", {3}, {}};
-  EXPECT_THAT([&] { model_of(gguf); }, Fails(ErrorCode::shape_mismatch, HasSubstr("tensor 'rope_freqs.weight': wrong shape: got [3], expected [2]")));
+  EXPECT_THAT([&] { model_of(gguf); },
+              Fails(ErrorCode::shape_mismatch, HasSubstr("tensor 'rope_freqs.weight': wrong shape: got [3], expected [2]")));
   gguf.tensors.back() = {"rope_freqs.weight", {2}, {1.0F, 0.0F}};
   EXPECT_THAT([&] { model_of(gguf); }, Fails(ErrorCode::numeric_fault, HasSubstr("element 1: got 0")));
   gguf.tensors.back() = {"blk.0.ffn_gate_inp.weight", {2, 8}, {}};
-  EXPECT_THAT([&] { model_of(gguf); }, Fails(ErrorCode::tensor_unused, HasSubstr("tensor 'blk.0.ffn_gate_inp.weight': not used")));
+  EXPECT_THAT([&] { model_of(gguf); },
+              Fails(ErrorCode::tensor_unused, HasSubstr("tensor 'blk.0.ffn_gate_inp.weight': not used")));
   gguf.tensors.pop_back();
   gguf.tensors.pop_back();
-  EXPECT_THAT([&] { model_of(gguf); }, Fails(ErrorCode::tensor_missing, HasSubstr("tensor 'blk.0.ffn_down.weight': missing: got none, expected shape [8,6]")));
+  EXPECT_THAT(
+      [&] { model_of(gguf); },
+      Fails(ErrorCode::tensor_missing, HasSubstr("tensor 'blk.0.ffn_down.weight': missing: got none, expected shape [8,6]")));
 }
 
 TEST(GgufModel, ListsUnknownMetadataForInspection) {

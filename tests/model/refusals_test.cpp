@@ -37,9 +37,11 @@ void set_at(Json& object, std::string_view path, const Json& value) {
 TEST(Refusals, EachConfigFaultHasItsCodeAndNamesItsField) {
   const Json seven = Json::Array{"sliding_attention", "full_attention"};
   const Json chunked = Json::Array{"sliding_attention", "chunked_attention", "full_attention", "full_attention"};
-  const ErrorCode unsupported = ErrorCode::config_unsupported, invalid = ErrorCode::config_invalid, missing = ErrorCode::config_missing;
+  const ErrorCode unsupported = ErrorCode::config_unsupported, invalid = ErrorCode::config_invalid,
+                  missing = ErrorCode::config_missing;
   const Refusal rows[] = {
-      {"llama", "model_type", "mamba", ErrorCode::arch_unknown, "got 'mamba', expected one of spark2_5, llama, mistral, gemma3_text, gemma3"},
+      {"llama", "model_type", "mamba", ErrorCode::arch_unknown,
+       "got 'mamba', expected one of spark2_5, llama, mistral, gemma3_text, gemma3"},
       {"llama", "model_type", nullptr, missing, "field 'model_type': missing"},
       {"llama", "hidden_size", nullptr, missing, "field 'hidden_size': missing: got none, expected an integer"},
       {"llama", "hidden_size", "64", invalid, "field 'hidden_size': wrong type: got \"64\", expected an integer"},
@@ -47,7 +49,8 @@ TEST(Refusals, EachConfigFaultHasItsCodeAndNamesItsField) {
       {"llama", "hidden_size", int64_t{1} << 40, invalid, "field 'hidden_size': out of range: got 1099511627776"},
       {"llama", "num_hidden_layers", 0, invalid, "field 'num_hidden_layers': out of range: got 0, expected 1 to 10000"},
       {"llama", "num_hidden_layers", 1'000'000, invalid, "field 'num_hidden_layers': out of range"},
-      {"llama", "num_key_value_heads", 3, invalid, "field 'num_key_value_heads': does not divide 'num_attention_heads': got 3, expected a divisor of 4"},
+      {"llama", "num_key_value_heads", 3, invalid,
+       "field 'num_key_value_heads': does not divide 'num_attention_heads': got 3, expected a divisor of 4"},
       {"llama", "num_attention_heads", -4, invalid, "field 'num_attention_heads': out of range: got -4"},
       {"llama", "head_dim", 15, invalid, "rotary width is odd"},
       {"llama", "rms_norm_eps", "small", invalid, "field 'rms_norm_eps': wrong type"},
@@ -57,15 +60,19 @@ TEST(Refusals, EachConfigFaultHasItsCodeAndNamesItsField) {
       {"llama", "hidden_act", "gelu", unsupported, "field 'hidden_act': not supported: got \"gelu\", expected \"silu\""},
       {"llama", "pretraining_tp", 2, unsupported, "field 'pretraining_tp': not supported: got 2, expected 1"},
       {"llama", "rope_interleaved", true, unsupported, "field 'rope_interleaved': not known"},
-      {"llama", "quantization_config", Json::Object{{"quant_method", "gptq"}}, unsupported, "field 'quantization_config': not supported"},
-      {"llama", "attn_temperature_tuning", 4, unsupported, "field 'attn_temperature_tuning': not known, and it might change the maths"},
-      {"llama", "rope_parameters.rope_type", "dynamic", unsupported, "field 'rope_parameters.rope_type': rope kind not supported"},
+      {"llama", "quantization_config", Json::Object{{"quant_method", "gptq"}}, unsupported,
+       "field 'quantization_config': not supported"},
+      {"llama", "attn_temperature_tuning", 4, unsupported,
+       "field 'attn_temperature_tuning': not known, and it might change the maths"},
+      {"llama", "rope_parameters.rope_type", "dynamic", unsupported,
+       "field 'rope_parameters.rope_type': rope kind not supported"},
       {"llama", "rope_parameters.high_freq", 4.0, unsupported, "field 'rope_parameters.high_freq': not known"},
       {"mistral", "sliding_window", 0, invalid, "field 'sliding_window': out of range: got 0"},
       {"mistral", "num_key_value_heads", nullptr, missing, "field 'num_key_value_heads': missing"},
       {"mistral", "attention_bias", true, unsupported, "field 'attention_bias': not supported: got true, expected false"},
       {"mistral", "layer_types", chunked, unsupported, "field 'layer_types': layer 1: got 'chunked_attention'"},
-      {"spark", "layer_types", seven, invalid, "field 'layer_types': wrong number of layers: got 2, expected 'num_hidden_layers' 4"},
+      {"spark", "layer_types", seven, invalid,
+       "field 'layer_types': wrong number of layers: got 2, expected 'num_hidden_layers' 4"},
       {"spark", "layer_types", nullptr, missing, "field 'layer_types': missing"},
       {"spark", "layer_types", chunked, unsupported, "got 'chunked_attention', expected sliding_attention or full_attention"},
       {"spark", "hidden_act", "gelu_pytorch_tanh", unsupported, "field 'hidden_act': not supported"},
@@ -73,14 +80,19 @@ TEST(Refusals, EachConfigFaultHasItsCodeAndNamesItsField) {
       {"spark", "gate_attn_act_mode", nullptr, missing, "field 'gate_attn_act_mode': missing"},
       {"spark", "headwise_attn_output_gate", nullptr, missing, "field 'headwise_attn_output_gate': missing"},
       {"spark", "elementwise_attn_output_gate", true, unsupported, "field 'elementwise_attn_output_gate': not known"},
-      {"spark", "rope_scaling", Json::Object{{"rope_type", "linear"}, {"factor", 2.0}}, unsupported, "field 'rope_scaling': not known"},
-      {"spark", "rope_parameters.full_attention.rope_type", "yarn", unsupported, "field 'rope_parameters.full_attention.rope_type': not supported"},
-      {"spark", "rope_parameters.full_attention.factor", 2.0, unsupported, "field 'rope_parameters.full_attention.factor': not known"},
+      {"spark", "rope_scaling", Json::Object{{"rope_type", "linear"}, {"factor", 2.0}}, unsupported,
+       "field 'rope_scaling': not known"},
+      {"spark", "rope_parameters.full_attention.rope_type", "yarn", unsupported,
+       "field 'rope_parameters.full_attention.rope_type': not supported"},
+      {"spark", "rope_parameters.full_attention.factor", 2.0, unsupported,
+       "field 'rope_parameters.full_attention.factor': not known"},
       {"spark", "rope_parameters.sliding_attention", nullptr, missing, "field 'rope_parameters.sliding_attention': missing"},
-      {"spark", "rope_parameters.full_attention.partial_rotary_factor", 0.1, invalid, "rotary width is odd or outside the head: got 3.2 of 32"},
+      {"spark", "rope_parameters.full_attention.partial_rotary_factor", 0.1, invalid,
+       "rotary width is odd or outside the head: got 3.2 of 32"},
       {"spark", "sliding_window", nullptr, missing, "field 'sliding_window': missing"},
       {"spark", "attention_bias", true, unsupported, "field 'attention_bias'"},
-      {"gemma3", "attn_logit_softcapping", 50.0, unsupported, "field 'attn_logit_softcapping': not supported: got 50.0, expected null"},
+      {"gemma3", "attn_logit_softcapping", 50.0, unsupported,
+       "field 'attn_logit_softcapping': not supported: got 50.0, expected null"},
       {"gemma3", "final_logit_softcapping", 30.0, unsupported, "field 'final_logit_softcapping'"},
       {"gemma3", "use_bidirectional_attention", true, unsupported, "field 'use_bidirectional_attention'"},
       {"gemma3", "hidden_activation", "gelu", unsupported, "field 'hidden_activation': not supported"},
@@ -107,21 +119,23 @@ TEST(Refusals, AllConfigFaultsOfAKindComeTogether) {
   config.set("logit_scale", 2.0);
   config.set("attention_bias", true);
   EXPECT_THAT([&] { expected_tensors(config, "config.json"); },
-              Fails(ErrorCode::config_unsupported,
-                    AllOf(HasSubstr("3 faults"), HasSubstr("'hidden_act'"), HasSubstr("'logit_scale'"), HasSubstr("'attention_bias'"))));
+              Fails(ErrorCode::config_unsupported, AllOf(HasSubstr("3 faults"), HasSubstr("'hidden_act'"),
+                                                         HasSubstr("'logit_scale'"), HasSubstr("'attention_bias'"))));
   config.set("num_key_value_heads", 5);
   config.set("vocab_size", nullptr);
   EXPECT_THAT([&] { expected_tensors(config, "config.json"); },
-              Fails(ErrorCode::config_invalid, AllOf(HasSubstr("got 5, expected a divisor of 8"), HasSubstr("'vocab_size': missing"), Not(HasSubstr("hidden_act")))));
+              Fails(ErrorCode::config_invalid, AllOf(HasSubstr("got 5, expected a divisor of 8"),
+                                                     HasSubstr("'vocab_size': missing"), Not(HasSubstr("hidden_act")))));
 }
 
 TEST(Refusals, HeadsMustDivideTheHiddenSizeWhereThereIsNoHeadSize) {
   Json config = config_of("configs/smollm2-135m/config.json");
   config.set("num_attention_heads", 7);
   config.set("num_key_value_heads", 7);
-  EXPECT_THAT([&] { expected_tensors(config, "config.json"); },
-              Fails(ErrorCode::config_invalid, HasSubstr("field 'num_attention_heads': does not divide 'hidden_size', and there is no "
-                                                         "'head_dim': got 7, expected a divisor of 576")));
+  EXPECT_THAT(
+      [&] { expected_tensors(config, "config.json"); },
+      Fails(ErrorCode::config_invalid, HasSubstr("field 'num_attention_heads': does not divide 'hidden_size', and there is no "
+                                                 "'head_dim': got 7, expected a divisor of 576")));
 }
 
 TEST(Refusals, UnknownFieldsAreListedForInspection) {
@@ -154,8 +168,10 @@ TEST(TensorBinding, ReportsAllMissingTensorsTogetherAndWhatIsLeftOver) {
   };
   EXPECT_THAT([&] { build_edited(rename); },
               Fails(ErrorCode::tensor_missing,
-                    AllOf(HasSubstr("2 faults"), HasSubstr("tensor 'model.layers.1.mlp.up_proj.weight': missing: got none, expected shape [144,64]"),
-                          HasSubstr("tensor 'model.norm.weight': missing"), HasSubstr("2 stored tensors were left over, the first 'model.final.weight'"))));
+                    AllOf(HasSubstr("2 faults"),
+                          HasSubstr("tensor 'model.layers.1.mlp.up_proj.weight': missing: got none, expected shape [144,64]"),
+                          HasSubstr("tensor 'model.norm.weight': missing"),
+                          HasSubstr("2 stored tensors were left over, the first 'model.final.weight'"))));
 }
 
 TEST(TensorBinding, ReportsAllMisshapenTensorsTogether) {
@@ -165,13 +181,15 @@ TEST(TensorBinding, ReportsAllMisshapenTensorsTogether) {
   };
   EXPECT_THAT([&] { build_edited(swap); },
               Fails(ErrorCode::shape_mismatch,
-                    AllOf(HasSubstr("model.safetensors@"), HasSubstr("tensor 'model.layers.0.mlp.down_proj.weight': wrong shape: got [144,64], expected [64,144]"),
+                    AllOf(HasSubstr("model.safetensors@"),
+                          HasSubstr("tensor 'model.layers.0.mlp.down_proj.weight': wrong shape: got [144,64], expected [64,144]"),
                           HasSubstr("tensor 'lm_head.weight': wrong shape: got [64,320], expected [320,64]"))));
 }
 
 TEST(TensorBinding, RefusesIntegerWeights) {
   EXPECT_THAT([&] { build_edited([](auto& tensors) { named(tensors, "model.norm.weight").dtype = "I32"; }); },
-              Fails(ErrorCode::dtype_mismatch, HasSubstr("tensor 'model.norm.weight': wrong type: got i32, expected a floating or block type")));
+              Fails(ErrorCode::dtype_mismatch,
+                    HasSubstr("tensor 'model.norm.weight': wrong type: got i32, expected a floating or block type")));
 }
 
 TEST(TensorBinding, ReportsAllUnusedTensorsTogether) {
@@ -180,8 +198,9 @@ TEST(TensorBinding, ReportsAllUnusedTensorsTogether) {
     tensors.push_back({"model.layers.4.input_layernorm.weight", {64}});
   };
   EXPECT_THAT([&] { build_edited(add); },
-              Fails(ErrorCode::tensor_unused, AllOf(HasSubstr("2 faults"), HasSubstr("'model.layers.0.self_attn.q_norm.weight': not used"),
-                                                    HasSubstr("'model.layers.4.input_layernorm.weight': not used"))));
+              Fails(ErrorCode::tensor_unused,
+                    AllOf(HasSubstr("2 faults"), HasSubstr("'model.layers.0.self_attn.q_norm.weight': not used"),
+                          HasSubstr("'model.layers.4.input_layernorm.weight': not used"))));
 }
 
 TEST(TensorBinding, PassesOverStoredRotaryBuffers) {
@@ -198,7 +217,8 @@ TEST(TensorBinding, GateRowsMustMatchTheQueryHeads) {
   named(tensors, "model.layers.2.self_attn.g_proj.weight").shape = {4, 64};
   const ScratchFolder folder;
   EXPECT_THAT([&] { build_model(write_checkpoint(folder, config, tensors)); },
-              Fails(ErrorCode::shape_mismatch, HasSubstr("tensor 'model.layers.2.self_attn.g_proj.weight': wrong shape: got [4,64], expected [8,64]")));
+              Fails(ErrorCode::shape_mismatch,
+                    HasSubstr("tensor 'model.layers.2.self_attn.g_proj.weight': wrong shape: got [4,64], expected [8,64]")));
 }
 
 }  // namespace

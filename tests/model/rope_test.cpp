@@ -23,7 +23,8 @@ RopeGroup group_of(const std::string& text, const RopeDefaults& defaults) {
   return group;
 }
 
-void expect_frequencies(const RopeGroup& group, uint32_t width, const std::function<double(uint32_t, double)>& scaled, double theta) {
+void expect_frequencies(const RopeGroup& group, uint32_t width, const std::function<double(uint32_t, double)>& scaled,
+                        double theta) {
   ASSERT_EQ(group.width, width);
   ASSERT_EQ(group.inv_freq.size(), width / 2);
   for (uint32_t j = 0; j < width / 2; ++j) {
@@ -49,10 +50,12 @@ TEST(Rope, DefaultKindFromEitherSpelling) {
 TEST(Rope, TakesTheFamilysThetaWhenTheConfigHasNone) {
   RopeDefaults defaults = kHead64;
   defaults.theta = 10'000;
-  expect_frequencies(group_of("{}", defaults), 64, [](uint32_t, double frequency) { return frequency; }, 10'000);
+  expect_frequencies(
+      group_of("{}", defaults), 64, [](uint32_t, double frequency) { return frequency; }, 10'000);
   // A class default is no contradiction of what the config says.
-  expect_frequencies(group_of(R"({"rope_parameters": {"rope_theta": 500.0}})", defaults), 64,
-                     [](uint32_t, double frequency) { return frequency; }, 500);
+  expect_frequencies(
+      group_of(R"({"rope_parameters": {"rope_theta": 500.0}})", defaults), 64,
+      [](uint32_t, double frequency) { return frequency; }, 500);
 }
 
 TEST(Rope, DefaultTableIsTheOneOfSinglePrecisionSteps) {
@@ -69,16 +72,18 @@ TEST(Rope, DefaultTableIsTheOneOfSinglePrecisionSteps) {
 
 TEST(Rope, PartialRotaryTurnsTheFirstElementsOnly) {
   const auto plain = [](uint32_t, double frequency) { return frequency; };
-  expect_frequencies(group_of(R"({"rope_theta": 5000000, "partial_rotary_factor": 0.25})", {.head_dim = 256, .max_positions = 4096}), 64,
-                     plain, 5'000'000);
+  expect_frequencies(
+      group_of(R"({"rope_theta": 5000000, "partial_rotary_factor": 0.25})", {.head_dim = 256, .max_positions = 4096}), 64, plain,
+      5'000'000);
   expect_frequencies(group_of(R"({"rope_parameters": {"rope_theta": 5000000, "partial_rotary_factor": 0.75}})",
                               {.head_dim = 128, .max_positions = 4096}),
                      96, plain, 5'000'000);
 }
 
 TEST(Rope, LinearDividesEveryFrequency) {
-  expect_frequencies(group_of(R"({"rope_theta": 1000000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})", kHead64), 64,
-                     [](uint32_t, double frequency) { return frequency / 8; }, 1e6);
+  expect_frequencies(
+      group_of(R"({"rope_theta": 1000000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})", kHead64), 64,
+      [](uint32_t, double frequency) { return frequency / 8; }, 1e6);
 }
 
 TEST(Rope, Llama3HasThreeBands) {
@@ -129,7 +134,8 @@ TEST(Rope, YarnRampsBetweenTheCorrectionDimensions) {
 TEST(Rope, YarnAttentionFactorFollowsWhatIsGiven) {
   const auto factor_of = [](const std::string& extra) {
     return group_of(R"({"rope_theta": 10000.0, "rope_scaling": {"type": "yarn", "factor": 40.0,
-        "original_max_position_embeddings": 4096)" + extra + "}}",
+        "original_max_position_embeddings": 4096)" +
+                        extra + "}}",
                     kHead64)
         .attention_factor;
   };
@@ -167,7 +173,8 @@ TEST(Rope, RefusesEachBadSettingByName) {
        "field 'rope_scaling.rope_type': rope kind not supported (its frequencies change with the running length"},
       {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "mrope", "sections": [1]}})", ErrorCode::config_unsupported,
        "got 'mrope', expected default, linear, llama3, yarn or longrope"},
-      {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear"}})", ErrorCode::config_missing, "field 'rope_scaling.factor'"},
+      {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear"}})", ErrorCode::config_missing,
+       "field 'rope_scaling.factor'"},
       {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 0}})", ErrorCode::config_invalid,
        "field 'rope_scaling.factor': out of range: got 0, expected more than 0"},
       {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 2, "low_freq_factor": 1}})",
@@ -176,12 +183,15 @@ TEST(Rope, RefusesEachBadSettingByName) {
        "field 'rope_scaling.type': contradicts 'rope_type': got 'yarn', expected 'linear'"},
       {R"({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 2e4}})", ErrorCode::config_invalid,
        "field 'rope_theta': contradicts field 'rope_parameters.rope_theta': got 10000, expected 20000"},
-      {R"({"rope_scaling": {"rope_type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 2e4}})", ErrorCode::config_invalid,
-       "field 'rope_scaling': given together with 'rope_parameters'"},
-      {R"({"rope_parameters": {"rope_type": "default"}})", ErrorCode::config_missing, "field 'rope_parameters.rope_theta': missing"},
+      {R"({"rope_scaling": {"rope_type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 2e4}})",
+       ErrorCode::config_invalid, "field 'rope_scaling': given together with 'rope_parameters'"},
+      {R"({"rope_parameters": {"rope_type": "default"}})", ErrorCode::config_missing,
+       "field 'rope_parameters.rope_theta': missing"},
       {R"({"rope_theta": 1.0})", ErrorCode::config_invalid, "field 'rope_theta': out of range: got 1, expected more than 1"},
-      {R"({"rope_theta": 1e4, "partial_rotary_factor": 0.05})", ErrorCode::config_invalid, "rotary width is odd or outside the head"},
-      {R"({"rope_theta": 1e4, "partial_rotary_factor": 1.5})", ErrorCode::config_invalid, "rotary width is odd or outside the head"},
+      {R"({"rope_theta": 1e4, "partial_rotary_factor": 0.05})", ErrorCode::config_invalid,
+       "rotary width is odd or outside the head"},
+      {R"({"rope_theta": 1e4, "partial_rotary_factor": 1.5})", ErrorCode::config_invalid,
+       "rotary width is odd or outside the head"},
       {R"({"rope_theta": 1e4, "rope_scaling": "linear"})", ErrorCode::config_invalid, "field 'rope_scaling': wrong type"},
       {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1,
           "original_max_position_embeddings": 8192}})",

@@ -63,3 +63,14 @@ def run_in_pieces(runner: Runner, rows, pieces):
 def worst(a, b) -> float:
     assert a.shape == b.shape, (a.shape, b.shape)
     return float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max())
+
+
+def write_tensors(path, tensors) -> None:
+    """A safetensors file of these arrays."""
+    names = {"f4": "F32", "f2": "F16", "u2": "BF16", "i4": "I32", "u1": "U8"}
+    header, end = {}, 0
+    for name, value in tensors.items():
+        header[name] = {"dtype": names[value.dtype.str[1:]], "shape": list(value.shape), "data_offsets": [end, end + value.nbytes]}
+        end += value.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(value.tobytes() for value in tensors.values()))

@@ -1,10 +1,13 @@
 # Exported graphs, stepped through ONNX Runtime by the contract, against outputs that another implementation computed.
+import shutil
+
 import numpy as np
 import pytest
 
-from golden import HALF_SOURCES, NAMES, Golden, run_in_pieces, worst
+from golden import HALF_SOURCES, NAMES, Golden, run_in_pieces, worst, write_tensors
 from transload.error import UsageError
 from transload.runner import Runner
+from transload.safetensors_file import read_tensors
 
 # Calls of (q, real tokens): one by one; q = 8 full and with padding in the middle, then one by one; padding up to the end.
 ONE_BY_ONE = [(1, 1)]
@@ -45,8 +48,25 @@ def test_f16_weights_keep_f32_accuracy_where_the_source_fits(export, name, layou
     golden = goldens[name]
     runner = Runner(export(golden.checkpoint, "--context", 64, "--q", "1,8", "--cache-layout", layout, "--weights", "fp16"))
     exact = golden.about["stored_dtype"] in HALF_SOURCES
+    # Rounding the f32 matrices of spark_3shard_fp32 to f16 moves its logits by 0.033 (the next test shows it is that rounding).
+    tolerance = golden.tolerance if exact else {"spark_3shard_fp32": 4e-2}.get(name, 2e-2)
     logits = run_in_pieces(runner, golden.tokens[:golden.read], EIGHTS_THEN_ONES)
-    check_logits(golden, logits, golden.tolerance if exact else 2e-2, greedy=exact or golden.margin > 4e-2)
+    check_logits(golden, logits, tolerance, greedy=exact or golden.margin > 2 * tolerance)
+
+
+def test_f16_weights_are_the_matrices_rounded_to_nearest_and_nothing_else(export, tmp_path):
+    golden = goldens["spark_3shard_fp32"]
+    tensors = {}
+    for shard in sorted(golden.checkpoint.glob("model-*.safetensors")):
+        for key, value in read_tensors(shard).items():
+            tensors[key] = value.astype(np.float16).astype(np.float32) if value.ndim > 1 else np.array(value)
+    shutil.copy(golden.checkpoint / "config.json", tmp_path)
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    options = ("--context", 64, "--q", 1)
+    rounded, stored = (Runner(export(checkpoint, *options, *extra)).feed(golden.tokens[:golden.read], all_rows=True)
+                       for checkpoint, extra in ((tmp_path, ()), (golden.checkpoint, ("--weights", "fp16"))))
+    assert worst(rounded, stored) <= 1e-5
+    assert worst(rounded, golden.logits) > 2e-2
 
 
 @pytest.mark.parametrize("layout", ["ring", "roll"])
@@ -143,7 +163,7 @@ def test_first_sliding_or_full_layer(export, transload, tmp_path, name, kind):
     golden = goldens[name]
     layers = [i for i, window in enumerate(golden.windows()) if (window is None) == (kind == "full")]
     if not layers:
-        result = transload("export", "onnx", golden.checkpoint, "-o", tmp_path / "x", "--layers", kind)
+        result = transload("export", "onnx", golden.checkpoint, "-o", tmp_path / "x", "--context", 32, "--layers", kind)
         assert result.returncode == 2 and kind in result.stderr and not (tmp_path / "x").exists()
         return
     runner = Runner(export(golden.checkpoint, "--context", 32, "--layers", kind, "--no-head"))
@@ -174,13 +194,13 @@ def test_one_bundle_with_several_contexts_moves_to_the_larger_in_the_middle(expo
 @pytest.mark.parametrize("name", SOME)
 def test_a_context_smaller_than_the_window_and_a_move_past_it(export, name, layout):
     golden = goldens[name]
-    bundle = export(golden.checkpoint, "--context", "5,6,7,48", "--q", "1,3,8", "--cache-layout", layout)
+    bundle = export(golden.checkpoint, "--context", "5,6,7,48", "--q", "1,3,5", "--cache-layout", layout)
     for context in (5, 6, 7):
         runner = Runner(bundle, context=context)
-        logits = run_in_pieces(runner, golden.tokens[:context], [(3, 2), (1, 1), (8, 8)])
+        logits = run_in_pieces(runner, golden.tokens[:context], [(3, 2), (1, 1), (5, 5)])
         check_logits(golden, logits)
     runner = Runner(bundle)
-    check_logits(golden, run_in_pieces(runner, golden.tokens[:golden.read], [(3, 2), (1, 1), (8, 3), (3, 3), (8, 8)]))
+    check_logits(golden, run_in_pieces(runner, golden.tokens[:golden.read], [(3, 2), (1, 1), (5, 3), (3, 3), (5, 5)]))
 
 
 @pytest.mark.parametrize("pieces", [[(16, 16), (16, 16), (16, 7)], [(16, 3), (16, 11), (1, 1), (16, 16), (16, 2), (1, 1)]])

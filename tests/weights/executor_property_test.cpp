@@ -1,10 +1,11 @@
 // Random recipes over small tensors of every type, run with tiny pieces and compared with values computed one by one.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <limits>
 #include <numeric>
 #include <random>
 
@@ -132,6 +133,9 @@ class World {
     if (kind < 2 && dtype == DType::f32) bits = reference::bits_of(static_cast<float>(below(200000)) * 0.37F);
     const uint64_t width = dtype_info(dtype).block_bytes;
     if (width < 8) bits &= (uint64_t{1} << (8 * width)) - 1;
+    // Half NaNs are quiet here: whether a cast to f32 and back quiets one is left open, since such casts may vanish.
+    if (dtype == DType::f16 && (bits & 0x7C00) == 0x7C00 && (bits & 0x3FF) != 0) bits |= 0x200;
+    if (dtype == DType::bf16 && (bits & 0x7F80) == 0x7F80 && (bits & 0x7F) != 0) bits |= 0x40;
     for (uint64_t i = 0; i < width; ++i) bytes_ += static_cast<char>(bits >> (8 * i) & 0xFF);
     sample.elements.push_back(from_bits(dtype, bits));
   }
@@ -208,8 +212,8 @@ class World {
     return std::accumulate(shape.begin() + static_cast<ptrdiff_t>(axis) + 1, shape.end(), uint64_t{1}, std::multiplies<>());
   }
 
-  Sample sliced(const Sample& from) {
-    const auto axis = static_cast<uint32_t>(below(from.shape().size()));
+  Sample sliced(const Sample& from) { return sliced(from, static_cast<uint32_t>(below(from.shape().size()))); }
+  Sample sliced(const Sample& from, uint32_t axis) {
     const uint64_t unit = axis + 1 == from.shape().size() ? dtype_info(from.dtype()).block_elements : 1;
     const uint64_t size = from.shape()[axis];
     const uint64_t begin = below(size / unit) * unit;
@@ -233,14 +237,13 @@ class World {
     return sample;
   }
 
-  // With a slice of itself, before or behind, or with another matrix of the same height.
+  // With itself or a slice of itself, or with another tensor of the same size along the other axes.
   Sample concatenated(const Sample& from) {
     const auto axis = static_cast<uint32_t>(below(from.shape().size()));
-    const Sample part = below(2) == 0 ? from : reshaped(from, from.shape());
-    if (below(3) > 0) return joined(from, part, axis);
+    if (below(3) > 0) return joined(sliced(from, axis), below(2) == 0 ? from : sliced(from, axis), axis);
     Shape shape = from.shape();
     shape[axis] = 1 + below(4);
-    if (is_block(from.dtype()) || dtype_name(from.dtype())[0] == 'i') return joined(from, part, axis);
+    if (is_block(from.dtype())) return joined(from, from, axis);
     std::vector<float> values(element_count(shape), 2.5F);
     Sample other;
     other.recipe = constant(shape, values);
@@ -361,13 +364,13 @@ TEST_P(ExecutorProperty, RandomRecipesGiveTheBytesDigestsAndCountsOfTheReference
   Plan plan;
   for (int f = 0; f < 2; ++f) {
     PlannedFile file;
-    file.name = "out" + std::to_string(f);
+    file.name = fmt::format("out{}", f);
     file.bytes.push_back({0, "header"});
     file.size = 6;
     for (int t = 0; t < 20; ++t) {
       Sample sample = world.any();
       file.size += world.below(5);
-      file.tensors.push_back({"t" + std::to_string(samples.size()), file.size, sample.recipe});
+      file.tensors.push_back({fmt::format("t{}", samples.size()), file.size, sample.recipe});
       file.size += sample.recipe.bytes();
       samples.push_back(std::move(sample));
     }
@@ -403,7 +406,7 @@ TEST_P(ExecutorProperty, RandomRecipesGiveTheBytesDigestsAndCountsOfTheReference
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, ExecutorProperty, testing::Range(0U, 60U));
+INSTANTIATE_TEST_SUITE_P(Seeds, ExecutorProperty, testing::Range(0U, 40U));
 
 }  // namespace
 }  // namespace transload

@@ -52,8 +52,8 @@ std::vector<bool> read_sliding_layers(ConfigReader& config, uint32_t layers) {
 
 TextConfig read_text_config(ConfigReader& config, const ModelOptions& options, bool with_class_defaults) {
   TextConfig text;
-  text.dimensions = read_decoder_config(
-      config, {.tied_default = true, .class_defaults = with_class_defaults ? &kClassDefaults : nullptr});
+  text.dimensions =
+      read_decoder_config(config, {.tied_default = true, .class_defaults = with_class_defaults ? &kClassDefaults : nullptr});
   config.expect("hidden_activation", "gelu_pytorch_tanh");
   config.expect("hidden_act", "gelu_pytorch_tanh");
   config.expect("attention_bias", false);
@@ -125,8 +125,10 @@ DecoderModel bind(DecoderModel model, const TextConfig& text, TensorSource& tens
 }
 
 // The text decoder of a multimodal checkpoint; images are not decoded, so the rest of it is passed over.
-DecoderModel build_multimodal(ConfigReader& config, ConfigReader& text_reader, TensorSource& tensors, const ModelOptions& options) {
-  for (const std::string_view field : {"vision_config", "mm_tokens_per_image", "image_token_id", "boi_token_id", "eoi_token_id"}) {
+DecoderModel build_multimodal(ConfigReader& config, ConfigReader& text_reader, TensorSource& tensors,
+                              const ModelOptions& options) {
+  for (const std::string_view field :
+       {"vision_config", "mm_tokens_per_image", "image_token_id", "boi_token_id", "eoi_token_id"}) {
     config.ignore(field);
   }
   TextConfig text = read_text_config(text_reader, options, /*with_class_defaults=*/true);
@@ -135,7 +137,8 @@ DecoderModel build_multimodal(ConfigReader& config, ConfigReader& text_reader, T
   config.finish();
   // Newer files put the decoder below "model.", older ones do not.
   const bool older = tensors.has("language_model.model.norm.weight");
-  for (const std::string_view prefix : {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}) {
+  for (const std::string_view prefix :
+       {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}) {
     tensors.ignore_prefix(prefix);
   }
   return bind(std::move(model), text, tensors, older ? "language_model.model." : "model.language_model.",

@@ -41,8 +41,7 @@ DecoderModel build(ConfigReader& config, TensorSource& tensors, const ModelOptio
   const std::vector<bool> sliding = read_layer_types(config, dimensions.layers);
   const bool any_sliding = std::find(sliding.begin(), sliding.end(), true) != sliding.end();
   const uint32_t window = any_sliding ? config.u32("sliding_window") : config.maybe_u32("sliding_window").value_or(0);
-  const RopeDefaults rope{
-      .head_dim = dimensions.head_dim, .max_positions = dimensions.max_positions, .context = options.context};
+  const RopeDefaults rope{.head_dim = dimensions.head_dim, .max_positions = dimensions.max_positions, .context = options.context};
   std::optional<ConfigReader> parameters = config.maybe_object("rope_parameters");
   const RopeGroup sliding_rope = read_rope(config, parameters, "sliding_attention", "sw", rope);
   const RopeGroup full_rope = read_rope(config, parameters, "full_attention", "full", rope);
