@@ -13,7 +13,6 @@ CLANGXX ?= clang++-14
 CLANG_FORMAT ?= clang-format-14
 MODEL ?= smollm2
 WERROR ?= ON
-FUZZ_SECONDS ?= 60
 
 BUILD_PACKAGES := cmake ninja-build g++ ccache nlohmann-json3-dev libcli11-dev libfmt-dev libhwy-dev libprotozero-dev \
                   libxxhash-dev libgtest-dev libgmock-dev
@@ -91,7 +90,7 @@ test-tsan: build-packages
 test-fuzz: build-packages slow-packages
 	$(CONFIGURE) -B build/fuzz -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=$(CLANGXX) -DTRANSLOAD_FUZZ=ON -DTRANSLOAD_TESTS=OFF
 	@$(CMAKE) --build build/fuzz -j $(JOBS) --target fuzz_json fuzz_safetensors fuzz_gguf fuzz_config
-	$(PYTHON) tools/run_fuzzers.py build/fuzz --seconds $(FUZZ_SECONDS) --jobs $(JOBS)
+	$(CTEST) --test-dir build/fuzz -L fuzz --output-on-failure -j $(JOBS)
 
 test-reliability: all venv
 	$(VENV_PYTHON) -m pytest tests/slow

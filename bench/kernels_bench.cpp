@@ -26,24 +26,29 @@ std::vector<uint16_t> some_halves() {
 
 // `bytes` is what one pass reads; a rate is bytes read per second. No target: code that is not a vector kernel.
 void add(const std::string& name, const std::string& target, size_t bytes, const std::function<void()>& pass) {
-  benchmark::RegisterBenchmark((target.empty() ? name : name + "/" + target).c_str(), [target, bytes, pass](benchmark::State& state) {
-    use_kernel_target(target);
-    for (auto _ : state) {
-      pass();
-      benchmark::ClobberMemory();
-    }
-    state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * static_cast<int64_t>(bytes));
-    use_kernel_target("");
-  });
+  benchmark::RegisterBenchmark((target.empty() ? name : name + "/" + target).c_str(),
+                               [target, bytes, pass](benchmark::State& state) {
+                                 use_kernel_target(target);
+                                 for (auto _ : state) {
+                                   pass();
+                                   benchmark::ClobberMemory();
+                                 }
+                                 state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * static_cast<int64_t>(bytes));
+                                 use_kernel_target("");
+                               });
 }
 
-void add_all(std::vector<uint16_t>& halves, std::vector<uint16_t>& more, std::vector<float>& floats, std::vector<std::byte>& blocks) {
+void add_all(std::vector<uint16_t>& halves, std::vector<uint16_t>& more, std::vector<float>& floats,
+             std::vector<std::byte>& blocks) {
   for (const std::string& target : kernel_targets()) {
-    add("bf16_to_f16", target, kValues * 2, [&] { benchmark::DoNotOptimize(convert_bf16_to_f16(halves.data(), more.data(), kValues)); });
+    add("bf16_to_f16", target, kValues * 2,
+        [&] { benchmark::DoNotOptimize(convert_bf16_to_f16(halves.data(), more.data(), kValues)); });
     add("bf16_to_f32", target, kValues * 2, [&] { convert_bf16_to_f32(halves.data(), floats.data(), kValues); });
     add("f16_to_f32", target, kValues * 2, [&] { convert_f16_to_f32(halves.data(), floats.data(), kValues); });
-    add("f32_to_f16", target, kValues * 4, [&] { benchmark::DoNotOptimize(convert_f32_to_f16(floats.data(), more.data(), kValues)); });
-    add("f32_to_bf16", target, kValues * 4, [&] { benchmark::DoNotOptimize(convert_f32_to_bf16(floats.data(), more.data(), kValues)); });
+    add("f32_to_f16", target, kValues * 4,
+        [&] { benchmark::DoNotOptimize(convert_f32_to_f16(floats.data(), more.data(), kValues)); });
+    add("f32_to_bf16", target, kValues * 4,
+        [&] { benchmark::DoNotOptimize(convert_f32_to_bf16(floats.data(), more.data(), kValues)); });
     add("count_nan_bf16", target, kValues * 2, [&] { benchmark::DoNotOptimize(count_nan_bf16(halves.data(), kValues)); });
     add("transpose_u16", target, kValues * 2, [&] { transpose_u16(halves.data(), 2048, more.data(), 64, 64, 2048); });
   }

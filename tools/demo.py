@@ -9,9 +9,6 @@ import sys
 import sysconfig
 import time
 
-from transload.runner import Runner
-from transload.tokenizer import load_tokenizer
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COMMAND = ROOT / "build/release/transload"
 SITE = pathlib.Path(sysconfig.get_path("purelib"))
@@ -67,7 +64,11 @@ def export(checkpoint, bundle):
 
 
 def generate(bundle, reference):
-    """Greedy tokens after the reference prompt: (prompt tokens, tokens, text, tokens per second)."""
+    """Greedy tokens after the reference prompt: (prompt tokens, tokens, text, tokens per second, seconds to the first)."""
+    # Imported here: a child's peak memory starts at what its parent held, which must be little when the command is started.
+    from transload.runner import Runner
+    from transload.tokenizer import load_tokenizer
+
     runner = Runner(bundle)
     tokenizer = load_tokenizer(bundle)
     prompt = tokenizer.encode(reference["prompt"])

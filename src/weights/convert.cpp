@@ -15,7 +15,7 @@
 namespace transload {
 namespace {
 
-constexpr size_t kChunk = 2048;     // values
+constexpr size_t kChunk = 2048;       // values
 constexpr size_t kMostInBlock = 256;  // values of the largest block type
 
 // Memory from a file: aligned for its type by construction (runs start at the start of a buffer), typed here.
@@ -63,21 +63,49 @@ float* RunConverter::load(DType dtype, const std::byte* in, size_t first, size_t
   float* out = values_.data();
   const std::byte* bytes = in + first / info.block_elements * info.block_bytes;
   switch (dtype) {
-    case DType::f64: load_plain<double>(bytes, count, out); return out;
-    case DType::f32: std::memcpy(out, bytes, count * sizeof(float)); return out;
-    case DType::f16: convert_f16_to_f32(typed<uint16_t>(bytes), out, count); return out;
-    case DType::bf16: convert_bf16_to_f32(typed<uint16_t>(bytes), out, count); return out;
-    case DType::f8_e4m3: load_table<f8_e4m3_to_f32>(bytes, count, out); return out;
-    case DType::f8_e5m2: load_table<f8_e5m2_to_f32>(bytes, count, out); return out;
-    case DType::i64: load_plain<int64_t>(bytes, count, out); return out;
-    case DType::i32: load_plain<int32_t>(bytes, count, out); return out;
-    case DType::i16: load_plain<int16_t>(bytes, count, out); return out;
-    case DType::i8: load_plain<int8_t>(bytes, count, out); return out;
-    case DType::u64: load_plain<uint64_t>(bytes, count, out); return out;
-    case DType::u32: load_plain<uint32_t>(bytes, count, out); return out;
-    case DType::u16: load_plain<uint16_t>(bytes, count, out); return out;
+    case DType::f64:
+      load_plain<double>(bytes, count, out);
+      return out;
+    case DType::f32:
+      std::memcpy(out, bytes, count * sizeof(float));
+      return out;
+    case DType::f16:
+      convert_f16_to_f32(typed<uint16_t>(bytes), out, count);
+      return out;
+    case DType::bf16:
+      convert_bf16_to_f32(typed<uint16_t>(bytes), out, count);
+      return out;
+    case DType::f8_e4m3:
+      load_table<f8_e4m3_to_f32>(bytes, count, out);
+      return out;
+    case DType::f8_e5m2:
+      load_table<f8_e5m2_to_f32>(bytes, count, out);
+      return out;
+    case DType::i64:
+      load_plain<int64_t>(bytes, count, out);
+      return out;
+    case DType::i32:
+      load_plain<int32_t>(bytes, count, out);
+      return out;
+    case DType::i16:
+      load_plain<int16_t>(bytes, count, out);
+      return out;
+    case DType::i8:
+      load_plain<int8_t>(bytes, count, out);
+      return out;
+    case DType::u64:
+      load_plain<uint64_t>(bytes, count, out);
+      return out;
+    case DType::u32:
+      load_plain<uint32_t>(bytes, count, out);
+      return out;
+    case DType::u16:
+      load_plain<uint16_t>(bytes, count, out);
+      return out;
     case DType::u8:
-    case DType::boolean: load_plain<uint8_t>(bytes, count, out); return out;
+    case DType::boolean:
+      load_plain<uint8_t>(bytes, count, out);
+      return out;
     case DType::q4_0:
     case DType::q4_1:
     case DType::q5_0:
@@ -111,7 +139,8 @@ NumericCounts RunConverter::convert(DType in_dtype, const std::byte* in, size_t 
     if (in_dtype == DType::f16 && out_dtype == DType::bf16) {
       return convert_f16_to_bf16(typed<uint16_t>(start), typed<uint16_t>(out), count);
     }
-    if (in_dtype == DType::f32 && out_dtype == DType::f16) return convert_f32_to_f16(typed<float>(start), typed<uint16_t>(out), count);
+    if (in_dtype == DType::f32 && out_dtype == DType::f16)
+      return convert_f32_to_f16(typed<float>(start), typed<uint16_t>(out), count);
     if (in_dtype == DType::f32 && out_dtype == DType::bf16) {
       return convert_f32_to_bf16(typed<float>(start), typed<uint16_t>(out), count);
     }
@@ -140,8 +169,8 @@ NumericCounts RunConverter::convert(DType in_dtype, const std::byte* in, size_t 
     } else if (out_dtype == DType::bf16) {
       counts += convert_f32_to_bf16(values, typed<uint16_t>(to), chunk);
     } else {
-      throw Error(ErrorCode::internal,
-                  fmt::format("conversion: got {} to {}, expected f32, f16 or bf16", dtype_name(in_dtype), dtype_name(out_dtype)));
+      throw Error(ErrorCode::internal, fmt::format("conversion: got {} to {}, expected f32, f16 or bf16", dtype_name(in_dtype),
+                                                   dtype_name(out_dtype)));
     }
     done += chunk;
   }
@@ -150,12 +179,18 @@ NumericCounts RunConverter::convert(DType in_dtype, const std::byte* in, size_t 
 
 uint64_t count_nan(DType dtype, const std::byte* values, size_t count) {
   switch (dtype) {
-    case DType::f64: return count_where(count, [v = typed<double>(values)](size_t i) { return std::isnan(v[i]); });
-    case DType::f32: return count_nan_f32(typed<float>(values), count);
-    case DType::f16: return count_nan_f16(typed<uint16_t>(values), count);
-    case DType::bf16: return count_nan_bf16(typed<uint16_t>(values), count);
-    case DType::f8_e4m3: return count_where(count, [v = typed<uint8_t>(values)](size_t i) { return (v[i] & 0x7F) == 0x7F; });
-    case DType::f8_e5m2: return count_where(count, [v = typed<uint8_t>(values)](size_t i) { return (v[i] & 0x7F) > 0x7C; });
+    case DType::f64:
+      return count_where(count, [v = typed<double>(values)](size_t i) { return std::isnan(v[i]); });
+    case DType::f32:
+      return count_nan_f32(typed<float>(values), count);
+    case DType::f16:
+      return count_nan_f16(typed<uint16_t>(values), count);
+    case DType::bf16:
+      return count_nan_bf16(typed<uint16_t>(values), count);
+    case DType::f8_e4m3:
+      return count_where(count, [v = typed<uint8_t>(values)](size_t i) { return (v[i] & 0x7F) == 0x7F; });
+    case DType::f8_e5m2:
+      return count_where(count, [v = typed<uint8_t>(values)](size_t i) { return (v[i] & 0x7F) > 0x7C; });
     case DType::i64:
     case DType::i32:
     case DType::i16:
@@ -175,7 +210,8 @@ uint64_t count_nan(DType dtype, const std::byte* values, size_t count) {
     case DType::q4_k:
     case DType::q5_k:
     case DType::q6_k:
-    case DType::mxfp4: return 0;
+    case DType::mxfp4:
+      return 0;
   }
   return 0;
 }

@@ -1,4 +1,5 @@
-// Converts a run of stored values into the output type: load to fp32, apply the steps, round once; direct kernels where there are.
+// Converts a run of stored values into the output type: load to fp32, apply the steps, round once; direct kernels where there
+// are.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +15,10 @@ namespace transload {
 class RunConverter {
  public:
   RunConverter();
-  // Values first .. first + count - 1 of `in` (whole blocks for block types) to `out`, which may be `in` itself when both types are
-  // scalars of one width. Counts NaNs of the result, for scalar types, and f16 overflows.
-  NumericCounts convert(DType in_dtype, const std::byte* in, size_t first, size_t count, const ElementSteps& steps, DType out_dtype,
-                        std::byte* out);
+  // Values first .. first + count - 1 of `in` (whole blocks for block types) to `out`, which may be `in` itself when both types
+  // are scalars of one width. Counts NaNs of the result, for scalar types, and f16 overflows.
+  NumericCounts convert(DType in_dtype, const std::byte* in, size_t first, size_t count, const ElementSteps& steps,
+                        DType out_dtype, std::byte* out);
   static size_t scratch_bytes();
 
  private:

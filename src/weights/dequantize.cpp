@@ -1,5 +1,5 @@
-// GGUF block decoders. Layouts: ggml-common.h of ggml; the order of the float operations is the Python package's, which decides
-// the last bit: scale first, then multiply, then one separate subtraction or addition.
+// GGUF block decoders. Layouts: ggml-common.h of ggml. The float operations have the Python package's order: d times the group's
+// scale, times the value, then one addition or subtraction. Only q6_k's product (25 bits) is ever rounded.
 #include "weights/dequantize.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Pieces of all tensors are numbered through; workers take them in order. A tensor's bytes are hashed in order by a ticket: whoever
-// made piece i waits until the pieces before it are hashed, which workers that run already hold.
+// Pieces of all tensors are numbered through; workers take them in order. A tensor's bytes are hashed in order by a ticket:
+// whoever made piece i waits until the pieces before it are hashed, which workers that run already hold.
 #include "weights/executor.h"
 
 #include <fmt/format.h>
@@ -30,8 +30,8 @@ struct TensorRun {
   const OutputFile* file = nullptr;
   LoweredTensor lowered;
   uint64_t first_piece = 0;
-  std::atomic<uint64_t> hashed{0};    // pieces; the ticket of the next one
-  std::optional<Hasher> hasher;       // from the first piece to the last; whoever has the ticket owns it
+  std::atomic<uint64_t> hashed{0};  // pieces; the ticket of the next one
+  std::optional<Hasher> hasher;     // from the first piece to the last; whoever has the ticket owns it
   std::string digest;
   std::atomic<uint64_t> overflow_count{0};
   std::atomic<uint64_t> nan_count{0};
@@ -84,8 +84,9 @@ class Run {
 
   TensorRun& tensor_of(uint64_t index) {
     // Of tensors without pieces the last one with this number owns it, hence upper_bound.
-    const auto after = std::upper_bound(tensors_.begin(), tensors_.end(), index,
-                                        [](uint64_t piece, const std::unique_ptr<TensorRun>& run) { return piece < run->first_piece; });
+    const auto after =
+        std::upper_bound(tensors_.begin(), tensors_.end(), index,
+                         [](uint64_t piece, const std::unique_ptr<TensorRun>& run) { return piece < run->first_piece; });
     return **std::prev(after);
   }
 
@@ -146,8 +147,8 @@ class Run {
   const ExecuteOptions& options_;
   const uint64_t total_bytes_;
   uint64_t piece_count_ = 0;
-  uint64_t piece_bytes_ = 0;  // of the longest piece
-  std::vector<std::unique_ptr<TensorRun>> tensors_;  // in plan order, by first_piece
+  uint64_t piece_bytes_ = 0;                             // of the longest piece
+  std::vector<std::unique_ptr<TensorRun>> tensors_;      // in plan order, by first_piece
   std::vector<std::unique_ptr<WorkerBuffers>> buffers_;  // each touched by its worker only
   std::mutex mutex_;
   std::condition_variable turn_;
@@ -169,8 +170,8 @@ uint64_t worker_buffer_bytes() { return PieceMaker::buffer_bytes(PieceLimits{});
 std::vector<std::byte> materialize(const Recipe& recipe) {
   if (recipe.empty()) throw Error(ErrorCode::internal, "materialize: got nothing, expected a recipe");
   if (recipe.bytes() > kMostMaterialized) {
-    throw Error(ErrorCode::internal, fmt::format("tensor too large to hold in memory: got {} bytes, expected at most {}", recipe.bytes(),
-                                                 kMostMaterialized));
+    throw Error(ErrorCode::internal, fmt::format("tensor too large to hold in memory: got {} bytes, expected at most {}",
+                                                 recipe.bytes(), kMostMaterialized));
   }
   const LoweredTensor tensor = lower(recipe);
   std::vector<std::byte> bytes(tensor.bytes);

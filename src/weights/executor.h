@@ -1,4 +1,5 @@
-// Runs a plan: workers read, convert, write and hash blocks that stay in the CPU cache; the result does not depend on their number.
+// Runs a plan: workers read, convert, write and hash blocks that stay in the CPU cache; the result does not depend on their
+// number.
 #pragma once
 
 #include <cstddef>

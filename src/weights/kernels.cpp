@@ -200,9 +200,7 @@ HWY_INLINE uint64_t count_above(const Value* values, size_t count, Signed magnit
   return found;
 }
 
-uint64_t CountNanF32(const float* values, size_t count) {
-  return count_above<int32_t>(values, count, kMagnitude32, kInfinity32);
-}
+uint64_t CountNanF32(const float* values, size_t count) { return count_above<int32_t>(values, count, kMagnitude32, kInfinity32); }
 uint64_t CountNanF16(const uint16_t* values, size_t count) { return count_above<int16_t>(values, count, 0x7FFF, 0x7C00); }
 uint64_t CountNanBf16(const uint16_t* values, size_t count) { return count_above<int16_t>(values, count, 0x7FFF, 0x7F80); }
 
@@ -263,7 +261,8 @@ HWY_INLINE void transpose_blocks(const T* in, size_t in_stride, T* out, size_t o
     }
   }
   transpose_plain(in + whole_rows * in_stride, in_stride, out + whole_rows, out_stride, rows - whole_rows, columns);
-  transpose_plain(in + whole_columns, in_stride, out + whole_columns * out_stride, out_stride, whole_rows, columns - whole_columns);
+  transpose_plain(in + whole_columns, in_stride, out + whole_columns * out_stride, out_stride, whole_rows,
+                  columns - whole_columns);
 }
 
 void TransposeU16(const uint16_t* in, size_t in_stride, uint16_t* out, size_t out_stride, size_t rows, size_t columns) {

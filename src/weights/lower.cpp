@@ -1,5 +1,5 @@
-// Structural operations as arithmetic on fragments in flat row-major positions: a reshape is then nothing at all, and slice, concat
-// and row permutations all move one window of every period of their input to a period of their output.
+// Structural operations as arithmetic on fragments in flat row-major positions: a reshape is then nothing at all, and slice,
+// concat and row permutations all move one window of every period of their input to a period of their output.
 #include "weights/lower.h"
 
 #include <fmt/format.h>
@@ -38,7 +38,8 @@ class FragmentList {
 
  private:
   bool join_row(Fragment& last, const Fragment& next) const {
-    if (!join_columns_ || last.rows != 1 || next.rows != 1 || next.out != last.out + last.columns || !same_values(last, next)) return false;
+    if (!join_columns_ || last.rows != 1 || next.rows != 1 || next.out != last.out + last.columns || !same_values(last, next))
+      return false;
     if (next.in <= last.in) return false;
     const uint64_t stride = last.columns == 1 ? next.in - last.in : last.in_column_stride;
     if (next.in != last.in + last.columns * stride || (next.columns > 1 && next.in_column_stride != stride)) return false;
@@ -214,28 +215,27 @@ class Lowering {
 
   std::vector<Fragment> fragments_of(const Recipe& recipe) {
     if (recipe.node().elements == 0) return {};
-    return std::visit(overloaded{
-                          [&](const SourceLeaf&) { return leaf(recipe); },
-                          [&](const ConstantLeaf&) { return leaf(recipe); },
-                          [&](const ConstantI64Leaf&) { return leaf(recipe); },
-                          [&](const RandomLeaf&) { return leaf(recipe); },
-                          [&](const SliceOp& op) { return slice_of(op, recipe.shape()); },
-                          [&](const ConcatOp& op) { return concat_of(op, recipe.shape()); },
-                          [&](const TransposeOp& op) {
-                            return turn(fragments_of(op.input), op.input.shape()[0], op.input.shape()[1]);
-                          },
-                          [&](const ReshapeOp& op) { return fragments_of(op.input); },
-                          [&](const UnpairRotaryRowsOp& op) { return unpair(op); },
-                          [&](const CastOp& op) {
-                            std::vector<Fragment> fragments = fragments_of(op.input);
-                            if (recipe.dtype() == DType::f32) return fragments;  // what values flow in
-                            return with_step(std::move(fragments), {ElementStep::Kind::round, 1, 0, recipe.dtype()});
-                          },
-                          [&](const AffineOp& op) {
-                            return with_step(fragments_of(op.input), {ElementStep::Kind::affine, op.scale, op.offset, DType::f32});
-                          },
-                      },
-                      recipe.node().operation);
+    return std::visit(
+        overloaded{
+            [&](const SourceLeaf&) { return leaf(recipe); },
+            [&](const ConstantLeaf&) { return leaf(recipe); },
+            [&](const ConstantI64Leaf&) { return leaf(recipe); },
+            [&](const RandomLeaf&) { return leaf(recipe); },
+            [&](const SliceOp& op) { return slice_of(op, recipe.shape()); },
+            [&](const ConcatOp& op) { return concat_of(op, recipe.shape()); },
+            [&](const TransposeOp& op) { return turn(fragments_of(op.input), op.input.shape()[0], op.input.shape()[1]); },
+            [&](const ReshapeOp& op) { return fragments_of(op.input); },
+            [&](const UnpairRotaryRowsOp& op) { return unpair(op); },
+            [&](const CastOp& op) {
+              std::vector<Fragment> fragments = fragments_of(op.input);
+              if (recipe.dtype() == DType::f32) return fragments;  // what values flow in
+              return with_step(std::move(fragments), {ElementStep::Kind::round, 1, 0, recipe.dtype()});
+            },
+            [&](const AffineOp& op) {
+              return with_step(fragments_of(op.input), {ElementStep::Kind::affine, op.scale, op.offset, DType::f32});
+            },
+        },
+        recipe.node().operation);
   }
 
  private:
@@ -318,8 +318,8 @@ void order(LoweredTensor& tensor) {
     tensor.reach.push_back(reach);
   }
   if (covered != tensor.elements || reach > tensor.elements) {
-    throw Error(ErrorCode::internal, fmt::format("fragments do not cover a tensor: got {} elements up to {}, expected {}", covered, reach,
-                                                 tensor.elements));
+    throw Error(ErrorCode::internal, fmt::format("fragments do not cover a tensor: got {} elements up to {}, expected {}",
+                                                 covered, reach, tensor.elements));
   }
 }
 
@@ -350,7 +350,8 @@ uint64_t band_elements(const LoweredTensor& tensor, const Fragment& turned, cons
   rows = (all_rows + bands - 1) / bands;
   // Whole cache lines and whole blocks of the source where there is room.
   for (const uint64_t multiple : {256, 64, 32}) {
-    if (round_up(rows, multiple) <= fitting && (multiple <= 64 || in.block_elements == multiple)) return round_up(rows, multiple) * row;
+    if (round_up(rows, multiple) <= fitting && (multiple <= 64 || in.block_elements == multiple))
+      return round_up(rows, multiple) * row;
   }
   return rows * row;
 }

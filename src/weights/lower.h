@@ -12,7 +12,7 @@ namespace transload {
 struct ElementStep {
   enum class Kind : uint8_t { affine, round };
   Kind kind = Kind::affine;
-  float scale = 1;           // affine: value * scale + offset
+  float scale = 1;  // affine: value * scale + offset
   float offset = 0;
   DType dtype = DType::f32;  // round: f16 or bf16
   bool operator==(const ElementStep&) const = default;

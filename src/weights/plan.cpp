@@ -43,7 +43,8 @@ void check_file(const PlannedFile& file) {
   uint64_t taken = 0;
   std::string before;
   for (const Range& range : ranges) {
-    if (range.end > file.size) refuse(file, fmt::format("{} leaves its file: got end {}, expected at most {}", range.what, range.end, file.size));
+    if (range.end > file.size)
+      refuse(file, fmt::format("{} leaves its file: got end {}, expected at most {}", range.what, range.end, file.size));
     if (range.begin == range.end) continue;
     if (range.begin < taken) {
       refuse(file, fmt::format("{} overlaps {}: got begin {}, expected at least {}", range.what, before, range.begin, taken));
@@ -75,8 +76,8 @@ void explain_tensor(const PlannedFile& file, const PlannedTensor& tensor, std::s
   fmt::format_to(out, "{}@{} {} {} {} = {}\n", file.name, tensor.offset, tensor.name, dtype_name(tensor.recipe.dtype()),
                  shape_text(tensor.recipe.shape()), tensor.recipe.text());
   const LoweredTensor lowered = lower(tensor.recipe);
-  fmt::format_to(out, "  {} bytes in {} pieces of {} elements, {} fragments\n", lowered.bytes, lowered.piece_count, lowered.piece_elements,
-                 lowered.fragments.size());
+  fmt::format_to(out, "  {} bytes in {} pieces of {} elements, {} fragments\n", lowered.bytes, lowered.piece_count,
+                 lowered.piece_elements, lowered.fragments.size());
   for (uint64_t piece = 0; piece < std::min(lowered.piece_count, kPiecesExplained); ++piece) {
     fmt::format_to(out, "  piece {}: bytes {}..{}\n", piece, packed_bytes(lowered.dtype, lowered.piece_begin(piece)),
                    packed_bytes(lowered.dtype, lowered.piece_end(piece)));

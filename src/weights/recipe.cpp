@@ -34,19 +34,20 @@ bool holds_blocks(DType dtype, const Shape& shape) {
 }
 
 void require_operand(const Recipe& input, std::string_view operation) {
-  if (input.empty()) throw Error(ErrorCode::internal, fmt::format("{} of an empty recipe: got nothing, expected a recipe", operation));
+  if (input.empty())
+    throw Error(ErrorCode::internal, fmt::format("{} of an empty recipe: got nothing, expected a recipe", operation));
 }
 
 void require_axis(const Recipe& input, uint32_t axis, std::string_view operation) {
   if (axis < input.shape().size()) return;
-  throw Error(ErrorCode::shape_mismatch, fmt::format("{} along an axis that is not there: got axis {}, expected one of {}", operation,
-                                                     axis, shape_text(input.shape())));
+  throw Error(ErrorCode::shape_mismatch, fmt::format("{} along an axis that is not there: got axis {}, expected one of {}",
+                                                     operation, axis, shape_text(input.shape())));
 }
 
 void require_count(const Shape& shape, size_t count) {
   if (element_count(shape) == count) return;
-  throw Error(ErrorCode::shape_mismatch, fmt::format("number of values does not match shape {}: got {}, expected {}", shape_text(shape),
-                                                     count, element_count(shape)));
+  throw Error(ErrorCode::shape_mismatch, fmt::format("number of values does not match shape {}: got {}, expected {}",
+                                                     shape_text(shape), count, element_count(shape)));
 }
 
 // Appends `part`, merged with the last one where both are adjacent slices of one input.
@@ -100,8 +101,8 @@ Recipe slice(const Recipe& input, uint32_t axis, uint64_t begin, uint64_t end) {
   require_axis(input, axis, "slice");
   const uint64_t size = input.shape()[axis];
   if (begin > end || end > size) {
-    throw Error(ErrorCode::shape_mismatch, fmt::format("slice leaves axis {} of {}: got {}:{}, expected a range inside 0:{}", axis,
-                                                       shape_text(input.shape()), begin, end, size));
+    throw Error(ErrorCode::shape_mismatch, fmt::format("slice leaves axis {} of {}: got {}:{}, expected a range inside 0:{}",
+                                                       axis, shape_text(input.shape()), begin, end, size));
   }
   if (begin == 0 && end == size) return input;
   const uint64_t block = axis + 1 == input.shape().size() ? dtype_info(input.dtype()).block_elements : 1;
@@ -138,14 +139,15 @@ Recipe concat(const std::vector<Recipe>& inputs, uint32_t axis) {
     require_operand(input, "concat");
     require_axis(input, axis, "concat");
     if (input.dtype() != inputs.front().dtype()) {
-      throw Error(ErrorCode::dtype_mismatch, fmt::format("concat of different types: got '{}', expected '{}'", dtype_name(input.dtype()),
-                                                         dtype_name(inputs.front().dtype())));
+      throw Error(ErrorCode::dtype_mismatch, fmt::format("concat of different types: got '{}', expected '{}'",
+                                                         dtype_name(input.dtype()), dtype_name(inputs.front().dtype())));
     }
     shape = inputs.front().shape();
     shape[axis] = input.shape()[axis];
     if (input.shape() != shape) {
-      throw Error(ErrorCode::shape_mismatch, fmt::format("concat along axis {} of shapes that differ elsewhere: got {}, expected {}", axis,
-                                                         shape_text(input.shape()), shape_text(shape)));
+      throw Error(ErrorCode::shape_mismatch,
+                  fmt::format("concat along axis {} of shapes that differ elsewhere: got {}, expected {}", axis,
+                              shape_text(input.shape()), shape_text(shape)));
     }
     joined_size += input.shape()[axis];
     const ConcatOp* nested = find_operation<ConcatOp>(input);
@@ -175,8 +177,9 @@ Recipe transpose(const Recipe& input) {
 Recipe reshape(const Recipe& input, Shape shape) {
   require_operand(input, "reshape");
   if (element_count(shape) != input.node().elements) {
-    throw Error(ErrorCode::shape_mismatch, fmt::format("reshape to another number of elements: got {} to {}, expected {} elements",
-                                                       shape_text(input.shape()), shape_text(shape), input.node().elements));
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("reshape to another number of elements: got {} to {}, expected {} elements",
+                            shape_text(input.shape()), shape_text(shape), input.node().elements));
   }
   if (shape == input.shape()) return input;
   if (const ReshapeOp* inner = find_operation<ReshapeOp>(input)) return reshape(inner->input, std::move(shape));
@@ -188,9 +191,10 @@ Recipe unpair_rotary_rows(const Recipe& input, uint64_t heads) {
   require_operand(input, "unpair_rotary_rows");
   const Shape& shape = input.shape();
   if (shape.size() != 2 || heads == 0 || heads > std::numeric_limits<uint64_t>::max() / 2 || shape[0] % (2 * heads) != 0) {
-    throw Error(ErrorCode::shape_mismatch, fmt::format("rotary rows do not come in pairs: got shape {} with {} heads, expected a matrix of "
-                                                       "heads x an even head size rows",
-                                                       shape_text(shape), heads));
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("rotary rows do not come in pairs: got shape {} with {} heads, expected a matrix of "
+                            "heads x an even head size rows",
+                            shape_text(shape), heads));
   }
   if (shape[0] == 2 * heads) return input;  // one pair a head is in place
   return make(input.dtype(), shape, UnpairRotaryRowsOp{input, heads});

@@ -55,8 +55,8 @@ struct AffineOp {
   float offset = 0;
 };
 
-using RecipeOperation = std::variant<SourceLeaf, ConstantLeaf, ConstantI64Leaf, RandomLeaf, SliceOp, ConcatOp, TransposeOp, ReshapeOp,
-                                     UnpairRotaryRowsOp, CastOp, AffineOp>;
+using RecipeOperation = std::variant<SourceLeaf, ConstantLeaf, ConstantI64Leaf, RandomLeaf, SliceOp, ConcatOp, TransposeOp,
+                                     ReshapeOp, UnpairRotaryRowsOp, CastOp, AffineOp>;
 
 struct RecipeNode {
   DType dtype = DType::f32;

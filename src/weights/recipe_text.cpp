@@ -69,7 +69,9 @@ std::string Recipe::text() const {
           [](const SourceLeaf& leaf) { return fmt::format("src '{}'", leaf.tensor.name); },
           [this](const ConstantLeaf&) { return fmt::format("constant {}", shape_text(shape())); },
           [this](const ConstantI64Leaf&) { return fmt::format("constant i64 {}", shape_text(shape())); },
-          [](const RandomLeaf& leaf) { return fmt::format("random(seed {}, stddev {}, mean {})", leaf.seed, leaf.stddev, leaf.mean); },
+          [](const RandomLeaf& leaf) {
+            return fmt::format("random(seed {}, stddev {}, mean {})", leaf.seed, leaf.stddev, leaf.mean);
+          },
           [](const SliceOp& op) { return fmt::format("slice({}, {}, {}:{})", op.input.text(), op.axis, op.begin, op.end); },
           [](const ConcatOp& op) { return fmt::format("concat({}{})", list_text(op.inputs), op.axis); },
           [](const TransposeOp& op) { return fmt::format("transpose({})", op.input.text()); },

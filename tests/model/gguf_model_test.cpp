@@ -114,7 +114,7 @@ TEST(GgufModel, MapsTheGoldenFilesToTheirReferenceConfig) {
   }
 }
 
-TEST(GgufModel, UndoesThePairingOfQueryAndKeyRows) {
+TEST(GgufModel, ReadsTokensAndImpliesWhatTheMetadataLeavesOut) {
   const DecoderModel model = model_of(small_llama());
   EXPECT_EQ(model.family, "llama");
   EXPECT_EQ(model.vocab_size, 5U);  // from the embedding's shape
@@ -208,6 +208,10 @@ TEST(GgufModel, Gemma3HonoursWhatTheMetadataSays) {
   EXPECT_EQ(kinds, "SFSF");
   EXPECT_FLOAT_EQ(model.rope_groups[0].inv_freq[1], static_cast<float>(std::pow(2e4, -2.0 / 6)));
   EXPECT_FLOAT_EQ(model.rope_groups[1].inv_freq[0], 1.0F / 8);
+}
+
+TEST(GgufModel, Gemma3Of62LayersScalesByItsWidthPerHead) {
+  EXPECT_FLOAT_EQ(model_of(small_gemma3(62)).layers[0].attention.scale, 0.5F);  // (8 / 2)^-0.5; key_length is 6
 }
 
 TEST(GgufModel, Gemma3NormsComeOutAsStored) {

@@ -1,4 +1,5 @@
 # What the slow tests share: the built command, a checkpoint large enough to be interrupted, and running the command.
+import hashlib
 import json
 import pathlib
 import subprocess
@@ -8,14 +9,14 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 COMMAND = ROOT / "build/release/transload"
 
-# Spark's shape, narrow: about 340 MB of bf16, whose export to f32 takes some tenths of a second.
-LAYERS = 12
+# Spark's shape, narrow: about 210 MB of bf16, whose export to f32 takes some tenths of a second.
+LAYERS = 8
 CONFIG = {
     "architectures": ["Spark2_5ForCausalLM"],
     "model_type": "spark2_5",
     "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": LAYERS,
     "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256,
-    "vocab_size": 16384, "max_position_embeddings": 32768,
+    "vocab_size": 8192, "max_position_embeddings": 32768,
     "sliding_window": 512,
     "layer_types": ["full_attention" if i % 4 == 3 else "sliding_attention" for i in range(LAYERS)],
     "rope_parameters": {
@@ -57,7 +58,6 @@ def run_export(command, checkpoint, destination, *more, **options):
 
 def digests(folder):
     """Name and content of every file of a bundle, for comparing two."""
-    import hashlib
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(folder.rglob("*")) if path.is_file()}
 

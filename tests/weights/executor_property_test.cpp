@@ -203,7 +203,8 @@ class World {
     for (uint64_t i = 0; i < element_count(sample.shape()); ++i) {
       sample.elements.push_back(from.elements[index(i)]);
       // Values of blocks that were moved singly are stored as f32.
-      if (is_block(from.dtype()) && !is_block(sample.dtype())) sample.elements.back() = to_dtype(sample.elements.back(), DType::f32);
+      if (is_block(from.dtype()) && !is_block(sample.dtype()))
+        sample.elements.back() = to_dtype(sample.elements.back(), DType::f32);
     }
     return sample;
   }
@@ -307,18 +308,24 @@ class World {
     const bool is_matrix = from.shape().size() == 2;
     switch (below(8)) {
       case 0:
-      case 1: return sliced(from);
-      case 2: return from.elements.size() < 4000 ? concatenated(from) : sliced(from);
-      case 3: return is_matrix ? transposed(from) : reshaped(from, {from.shape()[0], inner(from.shape(), 0)});
+      case 1:
+        return sliced(from);
+      case 2:
+        return from.elements.size() < 4000 ? concatenated(from) : sliced(from);
+      case 3:
+        return is_matrix ? transposed(from) : reshaped(from, {from.shape()[0], inner(from.shape(), 0)});
       case 4: {
         for (const uint64_t heads : {3, 2, 1}) {
           if (is_matrix && from.shape()[0] % (2 * heads) == 0) return unpaired(from, heads);
         }
         return reshaped(from, {from.shape()[0], inner(from.shape(), 0)});
       }
-      case 5: return reshaped(from, refactored(from.elements.size()));
-      case 6: return casted(from, std::array{DType::f32, DType::f16, DType::bf16}[below(3)]);
-      default: return scaled(from, static_cast<float>(below(5)) * 0.3F - 0.6F, static_cast<float>(below(3)) - 1.0F);
+      case 5:
+        return reshaped(from, refactored(from.elements.size()));
+      case 6:
+        return casted(from, std::array{DType::f32, DType::f16, DType::bf16}[below(3)]);
+      default:
+        return scaled(from, static_cast<float>(below(5)) * 0.3F - 0.6F, static_cast<float>(below(3)) - 1.0F);
     }
   }
 

@@ -100,10 +100,12 @@ TEST(Kernels, ConvertBetweenHalvesInPlaceOnEveryTarget) {
     std::vector<uint16_t> values = halves;
     const NumericCounts counts = convert_bf16_to_f16(values.data(), values.data(), values.size());
     EXPECT_EQ(counts, expected);
-    for (size_t i = 0; i < halves.size(); ++i) ASSERT_EQ(values[i], reference::f32_to_f16(reference::bf16_to_f32(halves[i]))) << i;
+    for (size_t i = 0; i < halves.size(); ++i)
+      ASSERT_EQ(values[i], reference::f32_to_f16(reference::bf16_to_f32(halves[i]))) << i;
     values = halves;
     EXPECT_EQ(convert_f16_to_bf16(values.data(), values.data(), values.size()), (NumericCounts{0, 2046}));
-    for (size_t i = 0; i < halves.size(); ++i) ASSERT_EQ(values[i], reference::f32_to_bf16(reference::f16_to_f32(halves[i]))) << i;
+    for (size_t i = 0; i < halves.size(); ++i)
+      ASSERT_EQ(values[i], reference::f32_to_bf16(reference::f16_to_f32(halves[i]))) << i;
   });
 }
 

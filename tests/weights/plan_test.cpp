@@ -45,7 +45,8 @@ TEST(Plan, RefusesRangesThatOverlapOrLeaveTheFile) {
     std::string text;
   };
   const std::vector<Row> rows = {
-      {[](Plan& plan) { plan.files[0].tensors[1].offset = 23; }, "tensor 'b' overlaps tensor 'a': got begin 23, expected at least 24"},
+      {[](Plan& plan) { plan.files[0].tensors[1].offset = 23; },
+       "tensor 'b' overlaps tensor 'a': got begin 23, expected at least 24"},
       {[](Plan& plan) { plan.files[0].bytes[0].offset = 6; }, "tensor 'a' overlaps planned bytes"},
       {[](Plan& plan) { plan.files[0].size = 31; }, "tensor 'b' leaves its file: got end 32, expected at most 31"},
       {[](Plan& plan) { plan.files[0].tensors[0].recipe = {}; }, "tensor 'a' has no recipe"},
@@ -89,8 +90,9 @@ TEST(Lowering, NeedsNoTableOfPieces) {
 
 TEST(Lowering, KeepsContiguousDataContiguous) {
   const Recipe matrix = stored(DType::bf16, {256, 128});
-  for (const Recipe& recipe : {reshape(matrix, {256, 128, 1, 1}), slice(matrix, 0, 3, 200), reshape(slice(matrix, 0, 0, 64), {64, 128, 1, 1}),
-                               transpose(reshape(transpose(matrix), {128, 256})), transpose(reshape(matrix, {1, 256 * 128}))}) {
+  for (const Recipe& recipe :
+       {reshape(matrix, {256, 128, 1, 1}), slice(matrix, 0, 3, 200), reshape(slice(matrix, 0, 0, 64), {64, 128, 1, 1}),
+        transpose(reshape(transpose(matrix), {128, 256})), transpose(reshape(matrix, {1, 256 * 128}))}) {
     const LoweredTensor lowered = lower(recipe);
     ASSERT_EQ(lowered.fragments.size(), 1U) << recipe.text();
     EXPECT_EQ(lowered.fragments[0].rows, 1U) << recipe.text();
@@ -100,7 +102,7 @@ TEST(Lowering, KeepsContiguousDataContiguous) {
 
 TEST(Lowering, CutsATransposedMatrixIntoBandsWithLongReads) {
   const LoweredTensor attention = lower(cast(transpose(stored(DType::bf16, {3072, 3072})), DType::f16));
-  EXPECT_GE(attention.piece_elements / 3072 * 2, 2048U);      // bytes of one read
+  EXPECT_GE(attention.piece_elements / 3072 * 2, 2048U);        // bytes of one read
   EXPECT_LE(attention.piece_elements * 2, uint64_t{10} << 20);  // bytes of the band
   EXPECT_EQ(attention.piece_elements % 3072, 0U);
   const LoweredTensor head = lower(cast(transpose(stored(DType::bf16, {262144, 640})), DType::f16));

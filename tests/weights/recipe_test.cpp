@@ -43,7 +43,8 @@ TEST(Recipe, KnowsDTypeShapeAndBytesWithoutReading) {
 TEST(Recipe, PrintsItselfOnOneLine) {
   EXPECT_EQ(cast(slice(matrix(), 0, 2, 5), DType::f16).text(), "cast(slice(src 'w', 0, 2:5), f16)");
   EXPECT_EQ(concat({matrix(), stored("v", DType::bf16, {1, 8})}, 0).text(), "concat(src 'w', src 'v', 0)");
-  EXPECT_EQ(reshape(unpair_rotary_rows(matrix(), 3), {12, 8, 1, 1}).text(), "reshape(unpair_rotary_rows(src 'w', 3), [12,8,1,1])");
+  EXPECT_EQ(reshape(unpair_rotary_rows(matrix(), 3), {12, 8, 1, 1}).text(),
+            "reshape(unpair_rotary_rows(src 'w', 3), [12,8,1,1])");
   EXPECT_EQ(affine(transpose(matrix()), 0.5F, 1).text(), "affine(transpose(src 'w'), 0.5, 1)");
   EXPECT_EQ(constant({2}, {1, 2}).text(), "constant [2]");
   EXPECT_EQ(Recipe().text(), "nothing");
@@ -124,17 +125,32 @@ TEST(Recipe, RefusesOperandsThatDoNotFit) {
       {[] { return slice(matrix(), 0, 4, 3); }, ErrorCode::shape_mismatch, "got 4:3"},
       {[&] { return slice(blocks, 1, 0, 40); }, ErrorCode::shape_mismatch, "slice cuts blocks of q8_0"},
       {[] { return concat({}, 0); }, ErrorCode::internal, "concat of nothing"},
-      {[] { return concat({matrix(), slice(matrix(), 1, 0, 3)}, 0); }, ErrorCode::shape_mismatch, "got [12,3], expected [12,8]"},
-      {[] { return concat({matrix(), cast(matrix(), DType::f32)}, 0); }, ErrorCode::dtype_mismatch, "got 'f32', expected 'bf16'"},
+      {[] {
+         return concat({matrix(), slice(matrix(), 1, 0, 3)}, 0);
+       },
+       ErrorCode::shape_mismatch, "got [12,3], expected [12,8]"},
+      {[] {
+         return concat({matrix(), cast(matrix(), DType::f32)}, 0);
+       },
+       ErrorCode::dtype_mismatch, "got 'f32', expected 'bf16'"},
       {[] { return transpose(reshape(matrix(), {96})); }, ErrorCode::shape_mismatch, "expected a matrix"},
-      {[] { return reshape(matrix(), {13, 8}); }, ErrorCode::shape_mismatch, "got [12,8] to [13,8], expected 96 elements"},
+      {[] {
+         return reshape(matrix(), {13, 8});
+       },
+       ErrorCode::shape_mismatch, "got [12,8] to [13,8], expected 96 elements"},
       {[] { return unpair_rotary_rows(matrix(), 4); }, ErrorCode::shape_mismatch, "with 4 heads"},
       {[] { return unpair_rotary_rows(matrix(), 0); }, ErrorCode::shape_mismatch, "with 0 heads"},
       {[] { return cast(matrix(), DType::i64); }, ErrorCode::dtype_mismatch, "got 'i64', expected f32, f16 or bf16"},
       {[] { return cast(Recipe(), DType::f32); }, ErrorCode::internal, "cast of an empty recipe"},
-      {[] { return constant({3}, {1, 2}); }, ErrorCode::shape_mismatch, "got 2, expected 3"},
+      {[] {
+         return constant({3}, {1, 2});
+       },
+       ErrorCode::shape_mismatch, "got 2, expected 3"},
       {[] { return constant_i64({}, {}); }, ErrorCode::shape_mismatch, "got 0, expected 1"},
-      {[] { return random(DType::f32, {uint64_t{1} << 40, uint64_t{1} << 40}, 0, 1); }, ErrorCode::size_overflow, ""},
+      {[] {
+         return random(DType::f32, {uint64_t{1} << 40, uint64_t{1} << 40}, 0, 1);
+       },
+       ErrorCode::size_overflow, ""},
   };
   for (const Row& row : rows) EXPECT_THAT(row.build, Fails(row.code, HasSubstr(row.text)));
   TensorInfo wrong{"short", DType::f32, {4}, 128, 12, nullptr};
