@@ -29,8 +29,9 @@ endforeach()
 target_link_libraries(transload_io PRIVATE nlohmann_json::nlohmann_json)
 target_include_directories(transload_io PRIVATE ${XXHASH_INCLUDE})
 target_link_libraries(transload_weights PUBLIC hwy::hwy)
-# A fused multiply-add changes 2.4 % of dequantised values; the result must not depend on the machine.
+# Compilers may fuse a multiplication and an addition where the machine can; stored values and tables must not depend on it.
 target_compile_options(transload_weights PRIVATE -ffp-contract=off)
+target_compile_options(transload_model PRIVATE -ffp-contract=off)
 target_include_directories(transload_onnx PRIVATE ${PROTOZERO_INCLUDE})
 
 set(all_rooms)

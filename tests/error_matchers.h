@@ -10,7 +10,7 @@
 
 namespace transload {
 
-MATCHER_P2(Fails, code, text_matcher, "") {
+MATCHER_P2(Fails, code, text_matcher, "throws " + std::string(error_code_name(code))) {
   try {
     arg();
   } catch (const Error& error) {

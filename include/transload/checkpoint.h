@@ -32,7 +32,11 @@ class Checkpoint {
  public:
   // `path`: a folder with config.json and one or several .safetensors (with or without model.safetensors.index.json),
   // one .safetensors file beside a config.json, or a GGUF v2/v3 file. `config` replaces config.json.
-  // Throws Error: file_missing, bad_json, bad_header, bad_offset, size_overflow, duplicate_name, dtype_unsupported, io_failure.
+  // A folder that holds exactly one .gguf and no .safetensors opens as that GGUF. An index comes first, then model.safetensors alone,
+  // then every .safetensors of the folder.
+  // Throws Error: file_missing, usage (ambiguous folder), bad_json, bad_header, bad_offset, size_overflow, duplicate_name,
+  // tensor_missing (index and shards disagree), shape_mismatch (a row that no whole number of blocks fills), dtype_unsupported,
+  // config_unsupported (GGUF version, byte order, split files), io_failure.
   static Checkpoint open(const std::filesystem::path& path,
                          const std::optional<std::filesystem::path>& config = std::nullopt);
 

@@ -160,7 +160,8 @@ TEST(GgufModel, AGivenConfigTakesThePlaceOfTheMetadata) {
   gguf.write(folder.path() / "model.gguf");
   std::ofstream(folder.path() / "config.json") << R"({"model_type": "mistral", "hidden_size": 8, "intermediate_size": 6,
       "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 5, "hidden_act": "silu",
-      "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "sliding_window": 16, "rope_theta": 1000.0, "tie_word_embeddings": true})";
+      "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "sliding_window": 16, "rope_theta": 1000.0,
+      "tie_word_embeddings": true})";
   const DecoderModel model = build_model(Checkpoint::open(folder.path() / "model.gguf", folder.path() / "config.json"));
   EXPECT_EQ(model.family, "mistral");
   EXPECT_EQ(model.layers[0].attention.window, std::optional<uint32_t>(16));

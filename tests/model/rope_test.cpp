@@ -112,8 +112,8 @@ TEST(Rope, Llama3HasThreeBands) {
 TEST(Rope, YarnRampsBetweenTheCorrectionDimensions) {
   for (const bool truncate : {true, false}) {
     const RopeGroup group =
-        group_of(R"({"rope_theta": 150000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "truncate": )" +
-                     std::string(truncate ? "true" : "false") + R"(, "original_max_position_embeddings": 4096}})",
+        group_of(R"({"rope_theta": 150000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0)" +
+                     std::string(truncate ? "" : R"(, "truncate": false)") + R"(, "original_max_position_embeddings": 4096}})",
                  kHead64);
     const auto dimension = [](double rotations) {
       return 64 * std::log(4096 / (rotations * 2 * std::numbers::pi)) / (2 * std::log(150'000.0));

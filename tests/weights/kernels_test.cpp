@@ -109,6 +109,21 @@ TEST(Kernels, ConvertBetweenHalvesInPlaceOnEveryTarget) {
   });
 }
 
+// Whole vectors of one value: the path for vectors without rare values must know every value it may take.
+TEST(Kernels, ConvertVectorsOfOneBf16ValueOnEveryTarget) {
+  constexpr size_t kRepeat = 64;
+  on_every_target([] {
+    std::vector<uint16_t> out(kRepeat);
+    for (const uint16_t half : all_halves()) {
+      const std::vector<uint16_t> in(kRepeat, half);
+      const float value = reference::bf16_to_f32(half);
+      const NumericCounts counts = convert_bf16_to_f16(in.data(), out.data(), kRepeat);
+      ASSERT_EQ(counts, (NumericCounts{reference::overflows_f16(value) ? kRepeat : 0, std::isnan(value) ? kRepeat : 0})) << half;
+      ASSERT_EQ(out, std::vector<uint16_t>(kRepeat, reference::f32_to_f16(value))) << half;
+    }
+  });
+}
+
 TEST(Kernels, NarrowHardFloatsAndCountOnEveryTarget) {
   NumericCounts expected;
   std::vector<uint16_t> f16;
