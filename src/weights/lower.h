@@ -36,7 +36,7 @@ struct Fragment {
 struct PieceLimits {
   uint64_t piece_bytes = uint64_t{256} << 10;    // of output or of source, whichever is wider: stays in the L2 cache
   uint64_t band_bytes = uint64_t{10} << 20;      // of output, where the source is read across its rows (a transposed matrix)
-  uint64_t band_read_bytes = uint64_t{4} << 10;  // what one of those reads should reach
+  uint64_t band_read_bytes = uint64_t{2} << 10;  // what one of those reads should reach
   uint64_t staging_bytes = uint64_t{512} << 10;  // of one read that is converted on its way
 };
 

@@ -1,5 +1,6 @@
 # What the Python tests share: the package on the path, the command, and exports made once per session.
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,4 +48,6 @@ def export(transload, tmp_path_factory):
             done[key] = bundle
         return done[key]
 
-    return run
+    yield run
+    for bundle in done.values():
+        shutil.rmtree(bundle)
