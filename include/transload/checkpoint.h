@@ -36,7 +36,7 @@ class Checkpoint {
   // then every .safetensors of the folder.
   // Throws Error: file_missing, usage (ambiguous folder), bad_json, bad_header, bad_offset, size_overflow, duplicate_name,
   // tensor_missing (index and shards disagree), shape_mismatch (a row that no whole number of blocks fills), dtype_unsupported,
-  // config_unsupported (GGUF version, byte order, split files), io_failure.
+  // config_invalid (a config that is no object), config_unsupported (GGUF version, byte order, split files), io_failure.
   static Checkpoint open(const std::filesystem::path& path,
                          const std::optional<std::filesystem::path>& config = std::nullopt);
 
@@ -48,9 +48,10 @@ class Checkpoint {
   const std::vector<std::shared_ptr<const InputFile>>& files() const;
   uint64_t tensor_bytes_total() const;
 
-  // config.json as parsed. Absent (nullptr) for a GGUF opened without `config`.
+  // For the rooms behind this header (Json is not installed): config.json as parsed, or nullptr for a GGUF opened without `config`.
   const Json* config() const;
   std::string config_file() const;  // for messages
+  const std::filesystem::path& config_path() const;  // the file config() was read from; empty without one
   // GGUF metadata as one object; arrays of more than 1,024 elements are left out (read as null). nullptr for safetensors.
   const Json* gguf_metadata() const;
   // XXH3-128 (32 hex digits) over the header bytes of a file: its cheap identity, with its size.

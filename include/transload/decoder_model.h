@@ -95,7 +95,8 @@ struct ModelOptions {
 };
 
 // Finds the family, reads the config strictly and binds every tensor. Faults of one kind are reported together.
-// Throws Error: arch_unknown, config_missing, config_invalid, config_unsupported, tensor_missing, tensor_unused, shape_mismatch.
+// Throws Error: arch_unknown, config_missing, config_invalid, config_unsupported, tensor_missing, tensor_unused, shape_mismatch,
+// dtype_mismatch, duplicate_name (two stored names for one tensor); bad_offset and io_failure where a small table has to be read.
 DecoderModel build_model(const Checkpoint& checkpoint, const ModelOptions& options = {});
 
 // Every tensor a checkpoint of this config holds, in layer order, without a checkpoint: what `synth` writes.
@@ -106,6 +107,9 @@ struct ExpectedTensor {
   float mean = 0.0F;     // random values are drawn around it: 1 for a scale, 0 for matrices and where the family adds 1
 };
 std::vector<ExpectedTensor> expected_tensors(const Json& config, const std::string& config_file);
+
+// Name of the family whose row fits the config (or GGUF architecture). Throws arch_unknown, config_missing, config_invalid.
+std::string family_of(const Checkpoint& checkpoint);
 
 // Config (or GGUF metadata) fields that no family reads and that are not known to be harmless, by dotted path; what build_model
 // refuses. Empty when there is no family for the config.

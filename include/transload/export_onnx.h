@@ -18,7 +18,7 @@ struct ExportOnnxOptions {
   std::vector<uint32_t> queries{1};
   bool overwrite = false;
   bool strict = false;   // NaN or f16 overflow in any tensor is an error (numeric_fault), nothing is left behind
-  bool dry_run = false;  // plan only: nothing is written, nothing but headers is read
+  bool dry_run = false;  // plan only: nothing is written, nothing but headers and tensors below 1 KiB is read
   bool explain = false;  // fills ExportSummary::explanation
   uint32_t workers = 0;  // 0: one per core, at most 8
   Progress progress;
@@ -33,7 +33,7 @@ struct FileSummary {
 struct KvLayerSummary {
   uint32_t layer = 0;
   std::string attention;  // "sliding" or "full"
-  std::string layout;     // "ring", "roll" or "append"
+  std::string rule;       // "ring", "roll" or "append"
   uint32_t slots = 0;
   uint64_t elements = 0;
 };
@@ -44,16 +44,20 @@ struct KvSummary {
   uint64_t uniform_elements = 0;  // C slots in every layer
 };
 
+// Values of one written tensor that a graph cannot use.
 struct TensorWarning {
-  std::string tensor;
-  uint64_t overflow_count = 0;
+  std::string tensor;                // as the graph calls it
+  std::vector<std::string> sources;  // the stored tensors it is made from
+  uint64_t overflow_count = 0;       // finite values that became infinite in f16
   uint64_t nan_count = 0;
 };
+// "tensor 'layers_1_mlp_up_weight' (from 'model.layers.1.mlp.up_proj.weight'): 1 values beyond the range of f16, 1 NaN"
+std::string warning_text(const TensorWarning& warning);
 
 struct ExportSummary {
   std::string family;
-  uint64_t tensor_count = 0;     // stored tensors read
-  uint64_t parameter_count = 0;
+  uint64_t tensor_count = 0;     // stored tensors that the bundle is made from
+  uint64_t parameter_count = 0;  // elements of those
   std::vector<FileSummary> files;
   uint64_t total_bytes = 0;
   uint64_t source_bytes = 0;     // tensor bytes of the checkpoint
@@ -67,7 +71,10 @@ struct ExportSummary {
 };
 
 // Writes <destination>/step_q<q>_c<C>.onnx for every pair, weights.bin, contract.json, host.safetensors, manifest.json and copies of the
-// tokenizer files. All or nothing. Throws Error; see ErrorCode.
+// tokenizer files. All or nothing. A process that wants a file-size limit to be an Error must ignore SIGXFSZ (the command does).
+// Throws Error: what build_model throws; usage (options that do not apply, a destination that holds the checkpoint);
+// destination_exists; op_unsupported and format_limit from the writer; numeric_fault with `strict`; bad_offset and io_failure while
+// reading or writing.
 ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::path& destination,
                           const ExportOnnxOptions& options);
 

@@ -18,7 +18,7 @@ struct DTypeCount {
 
 struct Inspection {
   std::string format;  // "safetensors" or "gguf"
-  std::string family;  // empty when unknown
+  std::string family;  // known as soon as the config names one; empty when there is no such family
   std::vector<FileSummary> files;
   uint64_t tensor_count = 0;
   uint64_t tensor_bytes = 0;

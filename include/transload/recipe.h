@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transload/checkpoint.h"
@@ -20,6 +21,7 @@ class Recipe {
   Recipe() = default;
   explicit Recipe(std::shared_ptr<const RecipeNode> node) : node_(std::move(node)) {}
 
+  // A default-constructed recipe is empty: it has no dtype, shape or node, and asking for them is undefined.
   bool empty() const { return node_ == nullptr; }
   DType dtype() const;
   const Shape& shape() const;
@@ -35,12 +37,16 @@ class Recipe {
   std::shared_ptr<const RecipeNode> node_;
 };
 
+// Names of the stored tensors a recipe reads, each once, in order of first use.
+std::vector<std::string> source_tensor_names(const Recipe& recipe);
+
 // A stored tensor as it lies in its file.
 Recipe source(const TensorInfo& tensor);
 // A small tensor computed by the host; f32 values in row-major order, or i64 values.
 Recipe constant(Shape shape, std::vector<float> values);
 Recipe constant_i64(Shape shape, std::vector<int64_t> values);
-// Normal(0, stddev) values, f32 before the cast to `dtype` (f32, f16 or bf16); a pure function of (seed, element index).
+// Values of the given mean and standard deviation, nearly normal and bounded (a sum of uniform parts), f32 before the cast to `dtype`
+// (f32, f16 or bf16); a pure function of (seed, element index).
 Recipe random(DType dtype, Shape shape, uint64_t seed, float stddev, float mean = 0.0F);
 
 // Elements begin..end-1 of `axis`. Block types can be sliced on the last axis only at block boundaries.

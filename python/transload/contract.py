@@ -229,17 +229,27 @@ class Contract:
             rope[group.group] = group
         steps = [_read_step(o) for o in root.objects("steps")]
         source = root.object("embedding", optional=True)
-        contract = Contract(
-            family=root.text("family"), hidden_size=root.integer("hidden_size", 1), vocab_size=root.integer("vocab_size", 1),
-            max_positions=root.integer("max_positions", 1), first_layer=layers.integer("first"), end_layer=layers.integer("end", 1),
-            head=root.flag("head"), logits=root.text("logits", ("all", "last")),
-            cache_layout=root.text("cache_layout", ("auto", "ring", "roll")),
-            compute=DTYPES[root.text("compute", ("f32", "f16"))], weights=root.text("weights", ("f32", "f16")),
-            mask_fill=root.number("mask_fill"), input_form=root.text("input_form", tuple(INPUT_FORMS)),
-            embedding=None if source is None else _read_embedding(source),
-            bos_token=root.integer("bos_token", optional=True), eos_tokens=root.integers("eos_tokens"),
-            tokenizer=root.plain_file("tokenizer", optional=True), rope=rope,
-            masks={o.text("group"): o.integer("window", 1, optional=True) for o in root.objects("masks")}, steps=tuple(steps))
+        contract = Contract(family=root.text("family"),
+                            hidden_size=root.integer("hidden_size", 1),
+                            vocab_size=root.integer("vocab_size", 1),
+                            max_positions=root.integer("max_positions", 1),
+                            first_layer=layers.integer("first"),
+                            end_layer=layers.integer("end", 1),
+                            head=root.flag("head"),
+                            logits=root.text("logits", ("all", "last")),
+                            cache_layout=root.text("cache_layout", ("auto", "ring", "roll")),
+                            compute=DTYPES[root.text("compute", ("f32", "f16"))],
+                            weights=root.text("weights", ("f32", "f16")),
+                            mask_fill=root.number("mask_fill"),
+                            input_form=root.text("input_form", tuple(INPUT_FORMS)),
+                            embedding=None if source is None else _read_embedding(source),
+                            bos_token=root.integer("bos_token", optional=True),
+                            eos_tokens=root.integers("eos_tokens"),
+                            tokenizer=root.plain_file("tokenizer", optional=True),
+                            rope=rope,
+                            masks={o.text("group"): o.integer("window", 1, optional=True)
+                                   for o in root.objects("masks")},
+                            steps=tuple(steps))
         if not steps:
             raise root.fault("no graphs", 0, "at least one", "steps")
         if contract.mask_fill >= 0:
@@ -264,17 +274,17 @@ def _read_embedding(o: _Object) -> EmbeddingSource:
 
 
 def _read_port(o: _Object, roles) -> Port:
-    group = o.text("group", optional=True) if "group" in o.value else None
-    layer = o.integer("layer", optional=True) if "layer" in o.value else None
-    return Port(o.text("name"), o.text("role", roles), DTYPES[o.text("dtype", tuple(DTYPES))], o.integers("shape", 1), group or "",
-                -1 if layer is None else layer)
+    group = o.text("group") if "group" in o.value else ""
+    layer = o.integer("layer") if "layer" in o.value else -1
+    dtype = DTYPES[o.text("dtype", tuple(DTYPES))]
+    return Port(o.text("name"), o.text("role", roles), dtype, o.integers("shape", 1), group, layer)
 
 
 def _read_step(o: _Object) -> Step:
     caches = [
         CacheLayer(c.integer("layer"), c.integer("model_layer"), c.text("rule", ("append", "ring", "roll")), c.text("mask_group"),
-                   c.text("rope_group"), c.integer("window", 1, optional=True), c.integer("slots", 1), c.integer("new_entries", 1),
-                   c.integer("kv_heads", 1), c.integer("head_dim", 1)) for c in o.objects("caches")
+                   c.text("rope_group"), c.integer("window", 1, optional=True), c.integer("slots", 1),
+                   c.integer("new_entries", 1), c.integer("kv_heads", 1), c.integer("head_dim", 1)) for c in o.objects("caches")
     ]
     return Step(o.plain_file("file"), o.integer("q", 1), o.integer("context", 1),
                 tuple(_read_port(p, INPUT_ROLES) for p in o.objects("inputs")),

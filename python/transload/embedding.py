@@ -19,7 +19,8 @@ class Embedding:
         stored = np.dtype(_STORED[source.dtype])
         needed = source.offset + source.shape[0] * source.shape[1] * stored.itemsize
         if path.stat().st_size < needed:
-            raise ContractError(f"{path}: embedding ends past the end of the file: got {path.stat().st_size} bytes, expected {needed}")
+            raise ContractError(
+                f"{path}: embedding ends past the end of the file: got {path.stat().st_size} bytes, expected {needed}")
         self._rows = np.memmap(path, dtype=stored, mode="r", offset=source.offset, shape=source.shape)
         self._bf16 = source.dtype == "bf16"
         self._dtype = dtype

@@ -14,6 +14,7 @@ from transload.tokenizer import TextStream, load_tokenizer
 
 
 class _Parser(argparse.ArgumentParser):
+
     def error(self, message):
         raise UsageError(f"{message} (see --help)")
 
@@ -26,6 +27,7 @@ def _token_list(text: str):
 
 
 def _at_least(kind, least):
+
     def parse(text):
         try:
             value = kind(text)
@@ -50,17 +52,39 @@ def _arguments(argv):
     parser.add_argument("bundle", help="folder written by 'transload export onnx'")
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="text to continue")
-    prompt.add_argument("--prompt-ids", metavar="IDS", type=_token_list, help="tokens to continue, such as 1,2,3; no tokenizer needed")
-    parser.add_argument("--max-new-tokens", metavar="N", type=_at_least(int, 1), default=128, help="tokens to generate (default 128)")
-    parser.add_argument("--context", metavar="C", type=_at_least(int, 1), help="use the graphs of this context (default: smallest that fits)")
+    prompt.add_argument("--prompt-ids",
+                        metavar="IDS",
+                        type=_token_list,
+                        help="tokens to continue, such as 1,2,3; no tokenizer needed")
+    parser.add_argument("--max-new-tokens",
+                        metavar="N",
+                        type=_at_least(int, 1),
+                        default=128,
+                        help="tokens to generate (default 128)")
+    parser.add_argument("--context",
+                        metavar="C",
+                        type=_at_least(int, 1),
+                        help="use the graphs of this context (default: smallest that fits)")
     parser.add_argument("--threads", metavar="N", type=_at_least(int, 1), help="threads of ONNX Runtime (default: one per core)")
-    parser.add_argument("--temperature", metavar="T", type=_at_least(float, 0), default=0.0, help="0 takes the best token (default)")
+    parser.add_argument("--temperature",
+                        metavar="T",
+                        type=_at_least(float, 0),
+                        default=0.0,
+                        help="0 takes the best token (default)")
     parser.add_argument("--top-k", metavar="K", type=_at_least(int, 1), default=0, help="sample among the K best tokens")
-    parser.add_argument("--top-p", metavar="P", type=_probability, default=1.0, help="sample among the best tokens of total probability P")
+    parser.add_argument("--top-p",
+                        metavar="P",
+                        type=_probability,
+                        default=1.0,
+                        help="sample among the best tokens of total probability P")
     parser.add_argument("--seed", metavar="N", type=_at_least(int, 0), help="makes sampling repeatable")
     parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
-    parser.add_argument("--tokenizer-pre", metavar="NAME", help="how a GGUF vocabulary cuts text, where its own name for it is unknown")
-    parser.add_argument("--dump-inputs", metavar="DIR", help="write the inputs of the first step after the prompt as .npy and .raw")
+    parser.add_argument("--tokenizer-pre",
+                        metavar="NAME",
+                        help="how a GGUF vocabulary cuts text, where its own name for it is unknown")
+    parser.add_argument("--dump-inputs",
+                        metavar="DIR",
+                        help="write the inputs of the first step after the prompt as .npy and .raw")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output instead of text")
     parser.add_argument("--stats", action="store_true", help="speed and memory on standard error")
     return parser.parse_args(argv)
@@ -114,10 +138,16 @@ def _run(options) -> None:
 
     steps = max(0, len(tokens) - 1)  # the first token comes from the prompt's own call
     summary = {
-        "prompt_tokens": list(prompt), "tokens": tokens, "text": None if stream is None else "".join(pieces), "finish_reason": finish,
-        "context": runner.cache.context, "kv_bytes": runner.contract.kv_bytes(runner.cache.context),
-        "load_seconds": loaded - started, "prompt_seconds": prompt_done - loaded,
-        "prompt_tokens_per_second": len(prompt) / max(prompt_done - loaded, 1e-9), "decode_seconds": ended - prompt_done,
+        "prompt_tokens": list(prompt),
+        "tokens": tokens,
+        "text": None if stream is None else "".join(pieces),
+        "finish_reason": finish,
+        "context": runner.cache.context,
+        "kv_bytes": runner.contract.kv_bytes(runner.cache.context),
+        "load_seconds": loaded - started,
+        "prompt_seconds": prompt_done - loaded,
+        "prompt_tokens_per_second": len(prompt) / max(prompt_done - loaded, 1e-9),
+        "decode_seconds": ended - prompt_done,
         "tokens_per_second": steps / max(ended - prompt_done, 1e-9) if steps else None,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
     }
@@ -129,9 +159,12 @@ def _run(options) -> None:
         print(f"context of {runner.cache.context} is full after {len(tokens)} new tokens", file=sys.stderr)
     if options.stats:
         rate = "-" if summary["tokens_per_second"] is None else f"{summary['tokens_per_second']:.1f}"
-        print(f"load {summary['load_seconds']:.2f} s, prompt {len(prompt)} tokens at {summary['prompt_tokens_per_second']:.1f} tokens/s, "
-              f"generated {len(tokens)} at {rate} tokens/s, KV cache {summary['kv_bytes'] / 2**20:.1f} MiB, "
-              f"peak memory {summary['peak_memory_bytes'] / 2**20:.0f} MiB", file=sys.stderr)
+        print(
+            f"load {summary['load_seconds']:.2f} s, "
+            f"prompt {len(prompt)} tokens at {summary['prompt_tokens_per_second']:.1f} tokens/s, "
+            f"generated {len(tokens)} at {rate} tokens/s, KV cache {summary['kv_bytes'] / 2**20:.1f} MiB, "
+            f"peak memory {summary['peak_memory_bytes'] / 2**20:.0f} MiB",
+            file=sys.stderr)
 
 
 def main(argv=None) -> int:

@@ -23,14 +23,23 @@ def _cased_words(suffix: str, digits: str) -> str:
             r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
-# How text is cut before the merges, by the value of tokenizer.ggml.pre: a regular expression, "gpt2" (the expression that byte-level
-# BPE brings along), or "digits" (each digit alone, then "gpt2").
+# How text is cut before the merges, by the value of tokenizer.ggml.pre: a regular expression, "gpt2" (the expression that
+# byte-level BPE brings along), or "digits" (each digit alone, then "gpt2").
 _SPLITS = {
-    "default": "gpt2", "gpt-2": "gpt2", "phi-2": "gpt2",
-    "smollm": "digits", "starcoder": "digits", "refact": "digits", "command-r": "digits",
-    "llama-bpe": _words(r"\p{N}{1,3}"), "llama3": _words(r"\p{N}{1,3}"), "llama-v3": _words(r"\p{N}{1,3}"),
-    "qwen2": _words(r"\p{N}"), "deepseek-r1-qwen": _words(r"\p{N}"),
-    "gpt-4o": _cased_words(_CONTRACTIONS + "?", r"\p{N}{1,3}"), "tekken": _cased_words("", r"\p{N}"),
+    "default": "gpt2",
+    "gpt-2": "gpt2",
+    "phi-2": "gpt2",
+    "smollm": "digits",
+    "starcoder": "digits",
+    "refact": "digits",
+    "command-r": "digits",
+    "llama-bpe": _words(r"\p{N}{1,3}"),
+    "llama3": _words(r"\p{N}{1,3}"),
+    "llama-v3": _words(r"\p{N}{1,3}"),
+    "qwen2": _words(r"\p{N}"),
+    "deepseek-r1-qwen": _words(r"\p{N}"),
+    "gpt-4o": _cased_words(_CONTRACTIONS + "?", r"\p{N}{1,3}"),
+    "tekken": _cased_words("", r"\p{N}"),
 }
 # Whole words of the vocabulary are taken before any merge.
 _IGNORE_MERGES = {"llama-bpe", "llama3", "llama-v3", "tekken"}
@@ -53,7 +62,8 @@ def build_tokenizer(metadata: Dict[str, Any], file: str, pre: Optional[str] = No
     tokens: List[str] = field("tokens", list)
     types = field("token_type", list, optional=True) or [1] * len(tokens)
     if len(types) != len(tokens):
-        raise ContractError(f"{file}: field 'tokenizer.ggml.token_type': count does not match: got {len(types)}, expected {len(tokens)}")
+        raise ContractError(
+            f"{file}: field 'tokenizer.ggml.token_type': count does not match: got {len(types)}, expected {len(tokens)}")
     if model == "gpt2":
         name = pre or field("pre", str, optional=True) or "default"
         if name not in _SPLITS:
@@ -63,8 +73,8 @@ def build_tokenizer(metadata: Dict[str, Any], file: str, pre: Optional[str] = No
         add_bos = name in _ADD_BOS
     elif model == "llama":
         prefix = field("add_space_prefix", bool, optional=True)
-        tokenizer = _sentencepiece(tokens, field("scores", list), field("unknown_token_id", int, optional=True),
-                                   prefix is None or prefix, file)
+        tokenizer = _sentencepiece(tokens, field("scores", list), field("unknown_token_id", int, optional=True), prefix is None
+                                   or prefix, file)
         add_bos = True
     else:
         raise UnsupportedError(f"{file}: field 'tokenizer.ggml.model': got '{model}', expected 'gpt2' or 'llama'")
@@ -78,7 +88,8 @@ def build_tokenizer(metadata: Dict[str, Any], file: str, pre: Optional[str] = No
         token = field(f"{end}_token_id", int, optional=True)
         if (default if wanted is None else wanted) and token is not None:
             if not 0 <= token < len(tokens):
-                raise ContractError(f"{file}: field 'tokenizer.ggml.{end}_token_id': got {token}, expected 0 to {len(tokens) - 1}")
+                raise ContractError(
+                    f"{file}: field 'tokenizer.ggml.{end}_token_id': got {token}, expected 0 to {len(tokens) - 1}")
             specials.append((tokens[token], token))
             template.insert(0 if end == "bos" else len(template), tokens[token])
     if specials:
@@ -102,7 +113,8 @@ def _byte_level(tokens: List[str], merges: List[str], pre: str, file: str) -> To
     else:
         cut = pre_tokenizers.Sequence([
             pre_tokenizers.Split(Regex(split), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        ])
     tokenizer.pre_tokenizer = cut
     if pre in _NFC:
         tokenizer.normalizer = normalizers.NFC()
@@ -130,12 +142,17 @@ def _merges_by_score(vocabulary: Dict[str, int], scores: List[float]) -> List[Tu
 
 def _sentencepiece(tokens: List[str], scores: List[float], unknown: Optional[int], space_prefix: bool, file: str) -> Tokenizer:
     if len(scores) != len(tokens):
-        raise ContractError(f"{file}: field 'tokenizer.ggml.scores': count does not match: got {len(scores)}, expected {len(tokens)}")
+        raise ContractError(
+            f"{file}: field 'tokenizer.ggml.scores': count does not match: got {len(scores)}, expected {len(tokens)}")
     if unknown is not None and not 0 <= unknown < len(tokens):
         raise ContractError(f"{file}: field 'tokenizer.ggml.unknown_token_id': got {unknown}, expected 0 to {len(tokens) - 1}")
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    tokenizer = Tokenizer(BPE(vocabulary, _merges_by_score(vocabulary, scores), byte_fallback=True, fuse_unk=True,
-                              unk_token=None if unknown is None else tokens[unknown]))
+    tokenizer = Tokenizer(
+        BPE(vocabulary,
+            _merges_by_score(vocabulary, scores),
+            byte_fallback=True,
+            fuse_unk=True,
+            unk_token=None if unknown is None else tokens[unknown]))
     spaces = normalizers.Replace(" ", "\u2581")
     steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
     if space_prefix:

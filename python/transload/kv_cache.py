@@ -48,7 +48,7 @@ class KvCache:
         self._inv_freq = {}
         for name, group in contract.rope.items():
             table = np.asarray(inv_freq[name], dtype=np.float32)
-            if table.shape != (group.width // 2,):
+            if table.shape != (group.width // 2, ):
                 raise CacheError(f"tensor '{group.inv_freq}': shape does not match: got {shape_text(table.shape)}, "
                                  f"expected [{group.width // 2}]")
             self._inv_freq[name] = table
@@ -150,6 +150,7 @@ class KvCache:
         return max(0, self.position - cache.slots), keys, values
 
     def _allocate(self, layers) -> List[Tuple[np.ndarray, np.ndarray]]:
+
         def zeros(cache):
             return np.zeros((1, cache.kv_heads, cache.slots, cache.head_dim), self._contract.compute)
 

@@ -59,14 +59,15 @@ class Runner:
         raise UsageError(f"tokens do not fit: got {self.position + count}, expected at most {self.position + self.room()}")
 
     def plan(self, count: int, all_rows: bool = False) -> List[Tuple[int, int]]:
-        """Calls that read `count` tokens, as (q, real tokens): the largest q while it is full, then the smallest that holds the rest."""
+        """Calls that read `count` tokens, as (q, real tokens): the largest q while full, then the least that holds the rest."""
         queries = self.contract.queries(self.cache.context)
         if not (self.contract.logits == "last" and self.contract.head):
             return self._fill(count, queries)
         # Only the last row of a call comes out, so a row that is wanted must be the last of a full call.
         if all_rows:
             if queries[0] != 1:
-                raise UsageError(f"logits of the last row only: got all rows asked for, expected a graph of q 1, not {queries[0]}")
+                raise UsageError(
+                    f"logits of the last row only: got all rows asked for, expected a graph of q 1, not {queries[0]}")
             return [(1, 1)] * count
         if count < queries[0]:
             raise UsageError(f"logits of the last row only: got {count} tokens, expected at least {queries[0]}")
@@ -80,10 +81,10 @@ class Runner:
         return [(largest, largest)] * (count // largest) + ([(next(q for q in queries if q >= rest), rest)] if rest else [])
 
     def feed(self, inputs, queries: Optional[Iterable[int]] = None, all_rows: bool = False) -> np.ndarray:
-        """Reads tokens (ids, or rows [n, H] where the bundle takes hidden states) and returns the last result row, or all [n, ..].
+        """Reads tokens and returns the last row of the result, or all of them [n, ..].
 
-        `queries`: query length of each call, in order; a call takes as many tokens as are left and fit. A refused call leaves the
-        cache as the call before left it.
+        `inputs`: ids, or rows [n, H] where the bundle takes hidden states. `queries`: query length of each call, in order; a call
+        takes as many tokens as are left and fit. A refused call leaves the cache as the call before left it.
         """
         rows = self._rows(inputs)
         count = len(rows)
@@ -117,7 +118,10 @@ class Runner:
         for q in sorted({q for q, _ in self.plan(len(prompt_ids)) + self.plan(1)}):
             self._session(self.contract.step(q, self.cache.context))
 
-    def generate(self, prompt_ids: Sequence[int], max_new_tokens: int, stop: Iterable[int] = (),
+    def generate(self,
+                 prompt_ids: Sequence[int],
+                 max_new_tokens: int,
+                 stop: Iterable[int] = (),
                  sampler: Optional[Sampler] = None) -> Iterator[int]:
         """Yields tokens after the prompt; ends after a stop token (yielded), `max_new_tokens`, or when the context is full."""
         self.prepare(prompt_ids, max_new_tokens)
@@ -170,14 +174,15 @@ class Runner:
         elif wanted and real < step.q:
             raise UsageError(f"logits of the last row only: got {real} tokens in a call of {step.q}, expected a full call")
         if not np.isfinite(result).all():
-            raise CacheError(f"tensor '{step.result.name}': values are not finite: got {np.count_nonzero(~np.isfinite(result))} of "
-                             f"{result.size}, expected 0")
+            raise CacheError(
+                f"tensor '{step.result.name}': values are not finite: got {np.count_nonzero(~np.isfinite(result))} of "
+                f"{result.size}, expected 0")
         self.cache.commit(step, caches, position, real)
         return result
 
     def _feed_dict(self, step: Step, rows: np.ndarray) -> Dict[str, np.ndarray]:
         port = step.token_input
-        padded = np.zeros((step.q,) + rows.shape[1:], port.dtype)
+        padded = np.zeros((step.q, ) + rows.shape[1:], port.dtype)
         padded[:len(rows)] = rows
         values = self.cache.inputs(step, self.position, len(rows))
         values[port.name] = padded[None]
@@ -206,7 +211,8 @@ class Runner:
         tables = read_tensors(path)
         missing = [group.inv_freq for group in self.contract.rope.values() if group.inv_freq not in tables]
         if missing:
-            raise ContractError(f"{path}: tensor '{missing[0]}': missing: got {len(tables)} other tensors, expected rope frequencies")
+            raise ContractError(
+                f"{path}: tensor '{missing[0]}': missing: got {len(tables)} other tensors, expected rope frequencies")
         return {name: tables[group.inv_freq] for name, group in self.contract.rope.items()}
 
     def _session(self, step: Step) -> onnxruntime.InferenceSession:
@@ -221,8 +227,10 @@ class Runner:
             try:
                 session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             except Exception as error:  # onnxruntime has no common base class of its errors
-                raise ContractError(f"{path}: graph does not load: got {str(error).splitlines()[0]}, expected a valid graph") from None
-            for kind, have, ports in (("input", session.get_inputs(), step.inputs), ("output", session.get_outputs(), step.outputs)):
+                raise ContractError(
+                    f"{path}: graph does not load: got {str(error).splitlines()[0]}, expected a valid graph") from None
+            for kind, have, ports in (("input", session.get_inputs(), step.inputs), ("output", session.get_outputs(),
+                                                                                     step.outputs)):
                 if [value.name for value in have] != [port.name for port in ports]:
                     raise ContractError(f"{path}: {kind} names do not match contract.json: got {_list(v.name for v in have)}, "
                                         f"expected {_list(p.name for p in ports)}")

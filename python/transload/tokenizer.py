@@ -38,7 +38,8 @@ def load_tokenizer(path, pre: Optional[str] = None) -> Tokenizer:
     try:
         return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
     except Exception as error:  # the package raises bare Exception
-        raise ContractError(f"{path}: tokenizer does not load: got {str(error).splitlines()[0]}, expected a tokenizer.json") from None
+        raise ContractError(
+            f"{path}: tokenizer does not load: got {str(error).splitlines()[0]}, expected a tokenizer.json") from None
 
 
 class TextStream:

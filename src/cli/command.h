@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,29 @@ struct Command {
 void add_export(CLI::App& app, std::vector<Command>& commands);
 void add_inspect(CLI::App& app, std::vector<Command>& commands);
 void add_synth(CLI::App& app, std::vector<Command>& commands);
+
+// Names on the command line for the values of an enumeration; nothing else is taken, so no number of an enumerator.
+template <typename T>
+CLI::Option* add_choice(CLI::App& app, const std::string& flag, T& value, const std::map<std::string, T>& choices,
+                        const std::string& help, const std::string& fallback) {
+  std::string names;
+  std::vector<std::string> allowed;
+  for (const auto& [name, unused] : choices) {
+    names += (names.empty() ? "" : "|") + name;
+    allowed.push_back(name);
+  }
+  return app.add_option_function<std::string>(
+                flag, [&value, choices](const std::string& name) { value = choices.at(name); }, help)
+      ->check(CLI::IsMember(allowed).description(""))
+      ->type_name(names)
+      ->default_str(fallback);
+}
+
+// Plain decimal digits: CLI11 alone takes 010 for eight and a negative number for a huge one.
+CLI::Validator whole_number();
+CLI::Validator not_empty();
+// "1,128" as numbers; `flag` names the option in the message.
+std::vector<uint32_t> parse_numbers(const std::string& flag, const std::string& text);
 
 // A bar with bytes, rate and time left on a terminal; otherwise a plain line every few seconds. Silent when `quiet`.
 Progress make_progress(const std::string& verb, bool quiet);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,8 @@ struct ExportArguments {
   std::string destination;
   std::string config;
   std::string layers = "all";
+  std::string contexts;
+  std::string queries = "1";
   bool no_head = false;
   bool json = false;
   bool quiet = false;
@@ -33,7 +36,7 @@ LayerRange parse_layers(const std::string& text) {
   const size_t colon = text.find(':');
   const auto number = [&](const std::string& digits) {
     if (digits.empty() || digits.size() > 6 || digits.find_first_not_of("0123456789") != std::string::npos) {
-      throw CLI::ValidationError("--layers", "expected all, sliding, full or A:B with 0 <= A < B, got '" + text + "'");
+      throw CLI::ValidationError("--layers", "got '" + text + "', expected all, sliding, full or A:B with 0 <= A < B");
     }
     return static_cast<uint32_t>(std::stoul(digits));
   };
@@ -47,7 +50,7 @@ void print_kv(const KvSummary& kv, bool each_layer) {
   if (each_layer) {
     fmt::print("KV cache at context {}, by layer (fp16 bytes)\n", grouped(kv.context));
     for (const KvLayerSummary& layer : kv.layers) {
-      fmt::print("  layer {:>3}  {:<8} {:<7} {:>8} slots {:>16}\n", layer.layer, layer.attention, layer.layout,
+      fmt::print("  layer {:>3}  {:<8} {:<7} {:>8} slots {:>16}\n", layer.layer, layer.attention, layer.rule,
                  grouped(layer.slots), grouped(layer.elements * 2));
     }
   }
@@ -68,7 +71,7 @@ void print_summary(const ExportSummary& summary, const ExportArguments& argument
   for (const FileSummary& file : summary.files) fmt::print("  {:<28}{:>18}\n", file.name, grouped(file.bytes));
   for (const KvSummary& kv : summary.kv) print_kv(kv, dry);
   if (dry) {
-    fmt::print("memory: {} of block buffers, at most 64 MiB in all\n", size_text(summary.worker_memory_bytes));
+    fmt::print("memory: at most {} of block buffers\n", size_text(summary.worker_memory_bytes));
   } else {
     fmt::print("time: {:.2f} s ({:.2f} s to the last write, {:.2f} s flush), peak memory {}\n", seconds, summary.write_seconds,
                summary.flush_seconds, size_text(peak_memory_bytes()));
@@ -76,10 +79,9 @@ void print_summary(const ExportSummary& summary, const ExportArguments& argument
 }
 
 void print_warnings(const ExportSummary& summary) {
-  for (const std::string& warning : summary.warnings) fmt::print(stderr, "warning: {}\n", warning);
+  for (const std::string& warning : summary.warnings) std::fputs(fmt::format("warning: {}\n", warning).c_str(), stderr);
   for (const TensorWarning& warning : summary.numeric_warnings) {
-    fmt::print(stderr, "warning: tensor '{}': {} values overflow f16 to infinity, {} are NaN\n", warning.tensor,
-               grouped(warning.overflow_count), grouped(warning.nan_count));
+    std::fputs(fmt::format("warning: {}\n", warning_text(warning)).c_str(), stderr);
   }
 }
 
@@ -96,7 +98,8 @@ int run_export(ExportArguments& arguments) {
       arguments.config.empty() ? std::nullopt : std::optional<std::filesystem::path>(arguments.config));
   const ExportSummary summary = export_onnx(checkpoint, arguments.destination, options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (options.explain) fmt::print("{}", summary.explanation);
+  // The explanation must not stand before the JSON on standard output.
+  if (options.explain) fmt::print(arguments.json ? stderr : stdout, "{}", summary.explanation);
   if (arguments.json) {
     fmt::print("{}\n", summary_json(summary));
   } else {
@@ -104,18 +107,6 @@ int run_export(ExportArguments& arguments) {
   }
   print_warnings(summary);
   return 0;
-}
-
-// Names on the command line for the values of an enumeration.
-template <typename T>
-CLI::Option* add_choice(CLI::App& app, const std::string& flag, T& value, const std::map<std::string, T>& choices,
-                        const std::string& help, const std::string& fallback) {
-  std::string names;
-  for (const auto& [name, unused] : choices) names += (names.empty() ? "" : "|") + name;
-  return app.add_option(flag, value, help)
-      ->transform(CLI::CheckedTransformer(choices, CLI::ignore_case).description(""))
-      ->type_name(names)
-      ->default_str(fallback);
 }
 
 }  // namespace
@@ -133,15 +124,13 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
   onnx->add_option("-o,--output", arguments->destination, "folder to write; appears whole or not at all")
       ->required()
       ->type_name("DIR");
-  onnx->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")->type_name("FILE");
+  onnx->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")->type_name("FILE")->check(not_empty());
 
   const std::string graphs = "Graphs";
-  onnx->add_option("--context", options.contexts, "context lengths: slots of a full-attention cache (default: 1024, or the model's maximum)")
-      ->delimiter(',')
+  onnx->add_option("--context", arguments->contexts, "context lengths: slots of a full-attention cache (default: 1024, or the model's maximum)")
       ->type_name("C[,C...]")
       ->group(graphs);
-  onnx->add_option("--q", options.queries, "tokens per call: 1 for decode, 128 or so for prefill; graphs share weights.bin")
-      ->delimiter(',')
+  onnx->add_option("--q", arguments->queries, "tokens per call: 1 for decode, 128 or so for prefill; graphs share weights.bin")
       ->type_name("Q[,Q...]")
       ->default_str("1")
       ->group(graphs);
@@ -183,12 +172,14 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
       ->default_str("fp32")
       ->group(dialect);
   onnx->add_option("--opset", step.opset, "ONNX opset, 17 to 23; 17 or 18 for Qualcomm's converter")
+      ->check(whole_number())
       ->type_name("N")
       ->default_str("18")
       ->group(dialect);
 
   const std::string running = "Running";
   onnx->add_option("--workers", options.workers, "worker threads (default: one per core, at most 8); the output does not depend on it")
+      ->check(whole_number())
       ->check(CLI::Range(1, 256).description(""))
       ->type_name("N")
       ->group(running);
@@ -199,7 +190,11 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
   onnx->add_flag("--json", arguments->json, "print the summary as JSON on standard output")->group(running);
   onnx->add_flag("--quiet", arguments->quiet, "no progress")->group(running);
 
-  onnx->final_callback([arguments] { arguments->options.step.layers = parse_layers(arguments->layers); });
+  onnx->final_callback([arguments, onnx] {
+    arguments->options.step.layers = parse_layers(arguments->layers);
+    arguments->options.queries = parse_numbers("--q", arguments->queries);
+    if (onnx->count("--context") > 0) arguments->options.contexts = parse_numbers("--context", arguments->contexts);
+  });
   commands.push_back({onnx, [arguments] { return run_export(*arguments); }});
 }
 

@@ -54,7 +54,7 @@ void add_inspect(CLI::App& app, std::vector<Command>& commands) {
   auto arguments = std::make_shared<InspectArguments>();
   command->add_option("CHECKPOINT", arguments->checkpoint, "folder with config.json and .safetensors, one .safetensors, or a .gguf")
       ->required();
-  command->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")->type_name("FILE");
+  command->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")->type_name("FILE")->check(not_empty());
   command->add_flag("--json", arguments->json, "print JSON");
   commands.push_back({command, [arguments] { return run_inspect(*arguments); }});
 }

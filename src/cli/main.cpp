@@ -1,10 +1,16 @@
 // transload: the command. Parses arguments, runs one sub-command, turns every error into one message and an exit code.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
+#include <string>
+#include <system_error>
 
 #include "cli/command.h"
 #include "transload/error.h"
@@ -12,8 +18,8 @@
 
 namespace {
 
-constexpr int kUsage = 2;
-constexpr int kInternal = 70;
+using transload::ErrorCode;
+using transload::exit_code;
 
 constexpr const char* kFooter =
     "Exit codes: 0 done; 1 checkpoint malformed, missing or inconsistent; 2 usage, or the destination exists;\n"
@@ -31,29 +37,48 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
+    return app.exit(error) == 0 ? 0 : exit_code(ErrorCode::usage);
   }
   for (const transload::cli::Command& command : commands) {
     if (command.app->parsed()) return command.run();
   }
-  return kUsage;
+  return exit_code(ErrorCode::usage);
+}
+
+// A file opened while 0, 1 or 2 is free would get that number, and messages would be written into it.
+void keep_standard_descriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) open("/dev/null", O_RDWR);
+  }
+}
+
+int report(const std::string& message, ErrorCode code) {
+  std::fputs(("transload: " + message + "\n").c_str(), stderr);
+  return exit_code(code);
+}
+
+// What was printed counts as said only when it arrived.
+int flush_output(int code) {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return code;
+  return code != 0 ? code : report("cannot write to standard output", ErrorCode::io_failure);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_standard_descriptors();
   // A file-size limit shall be an error of the write, not a signal.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
-    return run(argc, argv);
+    return flush_output(run(argc, argv));
   } catch (const transload::Error& error) {
-    fmt::print(stderr, "transload: {}\n", error.what());
-    return transload::exit_code(error.code());
+    return report(error.what(), error.code());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "transload: out of memory\n");
-    return transload::exit_code(transload::ErrorCode::io_failure);
+    return report("out of memory", ErrorCode::io_failure);
+  } catch (const std::system_error& error) {
+    return report(error.what(), ErrorCode::io_failure);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "transload: internal error: {}\n", error.what());
-    return kInternal;
+    return report(fmt::format("internal error: {}", error.what()), ErrorCode::internal);
   }
 }

@@ -47,9 +47,11 @@ Progress make_progress(const std::string& verb, bool quiet) {
     if (meter->terminal) {
       const int filled = static_cast<int>(fraction * kBarWidth);
       const std::string bar = std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kBarWidth - filled), '.');
-      fmt::print(stderr, "\r{} [{}] {:3.0f} % {}\x1b[K{}", verb, bar, fraction * 100, numbers, finished ? "\n" : "");
+      // Not fmt::print, which throws: a progress line that nobody takes must not stop the work.
+      std::fputs(fmt::format("\r{} [{}] {:3.0f} % {}\x1b[K{}", verb, bar, fraction * 100, numbers, finished ? "\n" : "").c_str(),
+                 stderr);
     } else {
-      fmt::print(stderr, "{} {:.0f} % {}\n", verb, fraction * 100, numbers);
+      std::fputs(fmt::format("{} {:.0f} % {}\n", verb, fraction * 100, numbers).c_str(), stderr);
     }
     std::fflush(stderr);
   };
@@ -67,9 +69,13 @@ std::string size_text(uint64_t bytes) {
 }
 
 std::string grouped(uint64_t number) {
-  std::string digits = std::to_string(number);
-  for (auto place = static_cast<int>(digits.size()) - 3; place > 0; place -= 3) digits.insert(static_cast<size_t>(place), ",");
-  return digits;
+  const std::string digits = std::to_string(number);
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
 }
 
 uint64_t peak_memory_bytes() {

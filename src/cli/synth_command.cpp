@@ -1,7 +1,6 @@
 // transload synth: a random checkpoint in real dimensions, for tests, dry runs and benchmarks.
 #include <fmt/format.h>
 
-#include <map>
 #include <memory>
 
 #include "cli/command.h"
@@ -39,17 +38,16 @@ void add_synth(CLI::App& app, std::vector<Command>& commands) {
   SynthOptions& options = arguments->options;
   command->add_option("CONFIG", arguments->config, "config.json, or a folder that holds one")->required();
   command->add_option("-o,--output", arguments->destination, "folder to write")->required()->type_name("DIR");
-  command->add_option("--seed", options.seed, "equal seeds give equal bytes")->type_name("N")->default_str("0");
+  command->add_option("--seed", options.seed, "equal seeds give equal bytes")->check(whole_number())->type_name("N")->default_str("0");
   command->add_option("--shards", options.shards, "number of .safetensors files (default: one per 4 GB)")
+      ->check(whole_number())
       ->check(CLI::Range(1, 10000).description(""))
       ->type_name("N");
-  const std::map<std::string, DType> dtypes{{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}};
-  command->add_option("--dtype", options.dtype, "element type")
-      ->transform(CLI::CheckedTransformer(dtypes, CLI::ignore_case).description(""))
-      ->type_name("bf16|fp16|fp32")
-      ->default_str("bf16");
+  add_choice<DType>(*command, "--dtype", options.dtype, {{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}},
+                    "element type", "bf16");
   command->add_flag("--sparse", options.sparse, "full-length files without data: dry runs of huge models");
   command->add_option("--workers", options.workers, "worker threads (default: one per core, at most 8)")
+      ->check(whole_number())
       ->check(CLI::Range(1, 256).description(""))
       ->type_name("N");
   command->add_flag("--overwrite", options.overwrite, "replace an existing output folder once the new one is complete");

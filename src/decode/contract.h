@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "transload/decoder_model.h"
 #include "transload/dtype.h"
 #include "transload/step_options.h"
 

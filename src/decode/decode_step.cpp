@@ -32,15 +32,15 @@ void check_options(const DecoderModel& model, const StepOptions& options) {
     }
   }
   if (options.compute == DType::f16 && options.weights != DType::f16) {
-    refuse("f16 compute needs f16 weights: got f32 weights");
+    refuse("weights of a graph that computes in f16: got f32, expected f16");
   }
   const bool has_gelu = std::any_of(model.layers.begin(), model.layers.end(),
                                     [](const Layer& layer) { return layer.mlp.activation != Activation::silu; });
   if (options.gelu != GeluForm::model && !has_gelu) {
-    refuse("a GELU form does not apply: the model's activation is silu");
+    refuse("a GELU form does not apply: got activation silu, expected a GELU");
   }
   if (options.logits == LogitsRows::last && !options.head) {
-    refuse("the rows of the logits do not apply without a head");
+    refuse("the rows of the logits do not apply: got no head, expected one");
   }
 }
 
@@ -214,8 +214,7 @@ void build_head(Assembly& a, ValueId x) {
   a.output(b.linear("logits", normed, Linear{a.model.head, {}}, weight), PortRole::logits);
 }
 
-}  // namespace
-
+// First layer and the one after the last that `range` names.
 LayerRange resolve_layers(const DecoderModel& model, const LayerRange& range) {
   const auto count = static_cast<uint32_t>(model.layers.size());
   LayerRange found{LayerRange::Kind::range, 0, count};
@@ -227,7 +226,8 @@ LayerRange resolve_layers(const DecoderModel& model, const LayerRange& range) {
       for (uint32_t i = 0; i < count; ++i) {
         if (model.layers[i].attention.window.has_value() == want_window) return {LayerRange::Kind::range, i, i + 1};
       }
-      refuse(fmt::format("the model has no {} layer", want_window ? "sliding" : "full-attention"));
+      refuse(fmt::format("no such layer: got a model without {0} layers, expected at least one {0} layer",
+                         want_window ? "sliding" : "full-attention"));
     }
     case LayerRange::Kind::range:
       if (range.begin >= range.end || range.end > count) {
@@ -237,6 +237,8 @@ LayerRange resolve_layers(const DecoderModel& model, const LayerRange& range) {
   }
   return found;
 }
+
+}  // namespace
 
 DecodeStep build_decode_step(const DecoderModel& model, const StepOptions& options) {
   check_options(model, options);
@@ -251,7 +253,7 @@ DecodeStep build_decode_step(const DecoderModel& model, const StepOptions& optio
   contract.end_layer = layers.end;
   contract.head = options.head;
   if (options.inputs == InputForm::ids && layers.begin > 0) {
-    refuse(fmt::format("token ids do not apply to a slice that starts at layer {}: its input is a hidden state", layers.begin));
+    refuse(fmt::format("token ids do not apply to a slice: got first layer {}, expected 0", layers.begin));
   }
   describe_layers(model, options, contract);
 

@@ -20,7 +20,4 @@ struct DecodeStep {
 // f16 compute with f32 weights).
 DecodeStep build_decode_step(const DecoderModel& model, const StepOptions& options);
 
-// First and last+1 layer that `range` names; throws usage when there is none.
-LayerRange resolve_layers(const DecoderModel& model, const LayerRange& range);
-
 }  // namespace transload

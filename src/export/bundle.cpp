@@ -10,11 +10,11 @@
 #include "targets/onnx/onnx_writer.h"
 #include "transload/error.h"
 #include "transload/version.h"
+#include "weights/executor.h"
 
 namespace transload {
 namespace {
 
-constexpr uint64_t kAlignment = 4096;        // a page, so that runtimes map tensors in place
 constexpr uint64_t kInlineBelowBytes = 1024;  // the protobuf stays small at any model size
 
 struct SharedWeight {
@@ -32,12 +32,15 @@ class WeightLayout {
       const auto [place, is_new] = by_name_.try_emplace(value.name, SharedWeight{file_.size, value.constant});
       if (!is_new) {
         if (!(place->second.recipe == value.constant)) {
-          throw Error(ErrorCode::graph_invalid, fmt::format("constant '{}' differs between graphs", value.name));
+          throw Error(ErrorCode::graph_invalid, fmt::format("constant differs between graphs: got {}, expected {}",
+                                                            value.constant.text(), place->second.recipe.text()),
+                      {{}, value.name, {}});
         }
         continue;
       }
       file_.tensors.push_back({value.name, place->second.offset, value.constant});
-      file_.size = (place->second.offset + value.constant.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+      const uint64_t end = place->second.offset + value.constant.bytes();
+      file_.size = (end + kExternalAlignment - 1) / kExternalAlignment * kExternalAlignment;
     }
   }
   const SharedWeight* find(const std::string& name) const {
@@ -54,12 +57,18 @@ class WeightLayout {
   std::map<std::string, SharedWeight> by_name_;
 };
 
-PlannedFile text_file(std::string name, std::string bytes) {
-  PlannedFile file;
-  file.name = std::move(name);
-  file.size = bytes.size();
-  file.bytes.push_back({0, std::move(bytes)});
-  return file;
+// Notes what the constants of a graph are made from, and looks through those that are stored inside it.
+void survey_constants(const Graph& graph, const WeightLayout& layout, Bundle& bundle, std::set<std::string>& seen) {
+  for (const ValueId id : graph.constants()) {
+    const Value& value = graph.value(id);
+    if (!seen.insert(value.name).second) continue;
+    const std::vector<std::string> names = source_tensor_names(value.constant);
+    bundle.sources.insert(names.begin(), names.end());
+    if (names.empty() || layout.find(value.name) != nullptr) continue;
+    NumericCounts counts;
+    materialize(value.constant, &counts);
+    if (counts.overflow > 0 || counts.nan > 0) bundle.inline_warnings.push_back({value.name, names, counts.overflow, counts.nan});
+  }
 }
 
 // host.safetensors: rotary frequencies and, when the graphs do not hold them, the embedding rows.
@@ -89,9 +98,12 @@ PlannedFile host_file(const DecoderModel& model, const StepContract& contract, c
 // generation_config.json names the stop tokens that the model's makers use; config.json's are the fallback.
 std::vector<int64_t> eos_tokens_of(const Checkpoint& checkpoint, const DecoderModel& model) {
   const std::filesystem::path path = checkpoint.directory() / "generation_config.json";
-  std::error_code ignored;
-  if (checkpoint.format() == CheckpointFormat::gguf || !std::filesystem::is_regular_file(path, ignored)) return model.eos_tokens;
+  if (checkpoint.format() == CheckpointFormat::gguf || !has_entry(path)) return model.eos_tokens;
   const Json config = parse_json(read_text_file(path), "generation_config.json");
+  if (!config.is_object()) {
+    throw Error(ErrorCode::config_invalid, fmt::format("config: got {}, expected an object", config.kind_name()),
+                {"generation_config.json", {}, {}});
+  }
   const Json* eos = config.find("eos_token_id");
   if (eos == nullptr || eos->is_null()) return model.eos_tokens;
   std::vector<int64_t> tokens;
@@ -99,7 +111,7 @@ std::vector<int64_t> eos_tokens_of(const Checkpoint& checkpoint, const DecoderMo
   for (const Json& token : list) {
     if (!token.is_integer()) {
       throw Error(ErrorCode::config_invalid,
-                  fmt::format("field 'eos_token_id' has a wrong type: got {}, expected an integer or a list of them", token.kind_name()),
+                  fmt::format("field 'eos_token_id': wrong type: got {}, expected an integer or a list of them", token.kind_name()),
                   {"generation_config.json", {}, {}});
     }
     tokens.push_back(token.integer());
@@ -108,10 +120,10 @@ std::vector<int64_t> eos_tokens_of(const Checkpoint& checkpoint, const DecoderMo
 }
 
 void require_distinct(std::vector<uint32_t> values, const char* what) {
-  if (values.empty()) throw Error(ErrorCode::usage, fmt::format("no {} given: expected at least one", what));
+  if (values.empty()) throw Error(ErrorCode::usage, fmt::format("no {}: got an empty list, expected at least one", what));
   std::sort(values.begin(), values.end());
   const auto twice = std::adjacent_find(values.begin(), values.end());
-  if (twice != values.end()) throw Error(ErrorCode::usage, fmt::format("{} {} is given twice", what, *twice));
+  if (twice != values.end()) throw Error(ErrorCode::usage, fmt::format("{} given twice: got {} again, expected distinct values", what, *twice));
 }
 
 }  // namespace
@@ -133,7 +145,9 @@ Bundle plan_onnx_bundle(const Checkpoint& checkpoint, const DecoderModel& model,
     }
   }
 
+  std::set<std::string> seen;
   for (const BundleStep& step : bundle.steps) {
+    survey_constants(step.step.graph, layout, bundle, seen);
     OnnxWriteOptions write;
     write.opset = options.step.opset;
     write.producer_version = TRANSLOAD_VERSION;
@@ -142,7 +156,7 @@ Bundle plan_onnx_bundle(const Checkpoint& checkpoint, const DecoderModel& model,
       if (weight == nullptr) return std::nullopt;
       return ExternalTensor{kWeightsFile, weight->offset, constant.constant.bytes()};
     };
-    bundle.plan.files.push_back(text_file(step.file, write_onnx(step.step.graph, write)));
+    bundle.plan.files.push_back(planned_text(step.file, write_onnx(step.step.graph, write)));
   }
 
   const DecodeStep& first = bundle.steps.front().step;
@@ -157,6 +171,8 @@ Bundle plan_onnx_bundle(const Checkpoint& checkpoint, const DecoderModel& model,
       bundle.embedding->offset = shared->offset;
     } else {
       own_rows = rows;
+      const std::vector<std::string> names = source_tensor_names(rows);
+      bundle.sources.insert(names.begin(), names.end());
     }
   }
   uint64_t embedding_offset = 0;
@@ -167,7 +183,7 @@ Bundle plan_onnx_bundle(const Checkpoint& checkpoint, const DecoderModel& model,
   bundle.plan.files.push_back(std::move(host));
   bundle.eos_tokens = eos_tokens_of(checkpoint, model);
   bundle.tokenizer = plan_tokenizer_files(checkpoint, bundle.plan);
-  bundle.plan.files.push_back(text_file(kContractFile, write_json(contract_json(model, bundle, options), 1) + "\n"));
+  bundle.plan.files.push_back(planned_text(kContractFile, write_json(contract_json(model, bundle, options), 1) + "\n"));
   check_plan(bundle.plan);
   return bundle;
 }

@@ -8,6 +8,7 @@
 
 #include "base/workers.h"
 #include "export/bundle.h"
+#include "export/destination.h"
 #include "export/manifest.h"
 #include "graph/graph.h"
 #include "io/output_directory.h"
@@ -19,17 +20,13 @@ namespace {
 
 constexpr uint32_t kDefaultContext = 1024;
 
-// Replacing the folder the weights are read from, or one above it, would destroy the checkpoint.
-void refuse_destination_over_source(const Checkpoint& checkpoint, const std::filesystem::path& destination) {
-  std::error_code ignored;
-  const std::filesystem::path out = std::filesystem::weakly_canonical(std::filesystem::absolute(destination), ignored);
-  for (const auto& file : checkpoint.files()) {
-    std::filesystem::path above = std::filesystem::weakly_canonical(file->path(), ignored);
-    for (;; above = above.parent_path()) {
-      if (above == out) throw Error(ErrorCode::usage, "the destination holds the checkpoint itself", {destination.string(), {}, {}});
-      if (above == above.parent_path()) break;
-    }
-  }
+// What the export reads: replacing a folder that holds any of it would destroy the checkpoint. Hub caches link files from elsewhere, so
+// the folder counts as well as the files.
+std::vector<std::filesystem::path> sources_of(const Checkpoint& checkpoint) {
+  std::vector<std::filesystem::path> sources{checkpoint.path(), checkpoint.directory()};
+  for (const auto& file : checkpoint.files()) sources.push_back(file->path());
+  if (checkpoint.config() != nullptr) sources.push_back(checkpoint.config_path());
+  return sources;
 }
 
 KvSummary kv_summary(const StepContract& contract) {
@@ -49,8 +46,10 @@ ExportSummary summarize(const Checkpoint& checkpoint, const DecoderModel& model,
                         const ExportOnnxOptions& options, uint64_t manifest_bytes) {
   ExportSummary summary;
   summary.family = model.family;
-  summary.tensor_count = model.tensors_used;
-  for (const TensorInfo& tensor : checkpoint.tensors()) summary.parameter_count += element_count(tensor.shape);
+  for (const std::string& name : bundle.sources) {
+    ++summary.tensor_count;
+    summary.parameter_count += element_count(checkpoint.find_tensor(name)->shape);
+  }
   summary.source_bytes = checkpoint.tensor_bytes_total();
   for (const PlannedFile& file : bundle.plan.files) summary.files.push_back({file.name, file.size});
   summary.files.push_back({kManifestFile, manifest_bytes});
@@ -63,6 +62,7 @@ ExportSummary summarize(const Checkpoint& checkpoint, const DecoderModel& model,
   const uint32_t workers = options.workers == 0 ? default_workers() : options.workers;
   summary.worker_memory_bytes = workers * worker_buffer_bytes();
   summary.warnings = model.warnings;
+  summary.numeric_warnings = bundle.inline_warnings;
   if (options.explain) {
     for (const BundleStep& step : bundle.steps) summary.explanation += graph_text(step.step.graph) + "\n";
     summary.explanation += explain_plan(bundle.plan);
@@ -70,24 +70,38 @@ ExportSummary summarize(const Checkpoint& checkpoint, const DecoderModel& model,
   return summary;
 }
 
-void collect_numeric_warnings(const std::vector<TensorResult>& results, bool strict, ExportSummary& summary) {
-  std::vector<std::string> faults;
-  for (const TensorResult& result : results) {
-    if (result.overflow_count == 0 && result.nan_count == 0) continue;
-    summary.numeric_warnings.push_back({result.name, result.overflow_count, result.nan_count});
-    faults.push_back(fmt::format("tensor '{}': {} values overflow f16, {} are NaN", result.name, result.overflow_count,
-                                 result.nan_count));
+void collect_numeric_warnings(const Plan& plan, const std::vector<TensorResult>& results, ExportSummary& summary) {
+  size_t index = 0;
+  for (const PlannedFile& file : plan.files) {
+    for (const PlannedTensor& tensor : file.tensors) {
+      const TensorResult& result = results[index++];
+      if (result.overflow_count == 0 && result.nan_count == 0) continue;
+      summary.numeric_warnings.push_back(
+          {result.name, source_tensor_names(tensor.recipe), result.overflow_count, result.nan_count});
+    }
   }
-  if (strict && !faults.empty()) {
-    throw Error(ErrorCode::numeric_fault, "values that the graph cannot use: " + join_faults(faults));
+}
+
+void refuse_numeric_faults(const ExportSummary& summary) {
+  std::vector<std::string> faults;
+  for (const TensorWarning& warning : summary.numeric_warnings) faults.push_back(warning_text(warning));
+  if (!faults.empty()) {
+    throw Error(ErrorCode::numeric_fault, "weights with values that a graph cannot use: expected finite values, got " + join_faults(faults));
   }
 }
 
 }  // namespace
 
+std::string warning_text(const TensorWarning& warning) {
+  std::string from;
+  for (const std::string& source : warning.sources) from += (from.empty() ? "'" : ", '") + source + "'";
+  return fmt::format("tensor '{}'{}: {} values beyond the range of f16, {} NaN", warning.tensor,
+                     from.empty() ? "" : " (from " + from + ")", warning.overflow_count, warning.nan_count);
+}
+
 ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::path& destination,
                           const ExportOnnxOptions& asked) {
-  refuse_destination_over_source(checkpoint, destination);
+  refuse_destination_over(destination, sources_of(checkpoint));
   ExportOnnxOptions options = asked;
   if (options.contexts.empty()) options.contexts = {kDefaultContext};
   const DecoderModel model =
@@ -96,6 +110,7 @@ ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::p
   const Bundle bundle = plan_onnx_bundle(checkpoint, model, options);
   ExportSummary summary =
       summarize(checkpoint, model, bundle, options, manifest_text(checkpoint, options, bundle.plan, {}).size());
+  if (options.strict) refuse_numeric_faults(summary);
   if (options.dry_run) return summary;
 
   OutputDirectory output(destination, options.overwrite);
@@ -104,7 +119,8 @@ ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::p
   execute_options.workers = options.workers;
   execute_options.progress = options.progress;
   const std::vector<TensorResult> results = execute(bundle.plan, output, execute_options);
-  collect_numeric_warnings(results, options.strict, summary);
+  collect_numeric_warnings(bundle.plan, results, summary);
+  if (options.strict) refuse_numeric_faults(summary);
   output.write_file(kManifestFile, manifest_text(checkpoint, options, bundle.plan, results));
   summary.write_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   output.commit();

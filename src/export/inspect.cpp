@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/printable.h"
 #include "io/file.h"
 #include "transload/decoder_model.h"
 #include "transload/error.h"
@@ -32,7 +33,6 @@ std::string pattern_of(const std::vector<Layer>& layers) {
 
 void describe_model(const DecoderModel& model, Inspection& out) {
   const Attention& attention = model.layers.front().attention;
-  out.family = model.family;
   out.layers = static_cast<uint32_t>(model.layers.size());
   out.hidden_size = model.hidden_size;
   out.intermediate_size = model.intermediate_size;
@@ -51,7 +51,7 @@ void describe_model(const DecoderModel& model, Inspection& out) {
 Inspection inspect(const Checkpoint& checkpoint) {
   Inspection out;
   out.format = checkpoint.format() == CheckpointFormat::gguf ? "gguf" : "safetensors";
-  for (const auto& file : checkpoint.files()) out.files.push_back({file->name(), file->size()});
+  for (const auto& file : checkpoint.files()) out.files.push_back({printable(file->name()), file->size()});
   out.tensor_count = checkpoint.tensors().size();
   out.tensor_bytes = checkpoint.tensor_bytes_total();
   std::map<std::string, DTypeCount> dtypes;
@@ -64,7 +64,8 @@ Inspection inspect(const Checkpoint& checkpoint) {
   }
   for (auto& [name, count] : dtypes) out.dtypes.push_back(std::move(count));
   try {
-    out.unknown_fields = unknown_config_fields(checkpoint);
+    out.family = family_of(checkpoint);
+    for (const std::string& field : unknown_config_fields(checkpoint)) out.unknown_fields.push_back(printable(field));
     describe_model(build_model(checkpoint), out);
   } catch (const Error& error) {
     out.problem = error.what();

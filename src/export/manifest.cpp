@@ -78,8 +78,8 @@ std::string manifest_text(const Checkpoint& checkpoint, const ExportOnnxOptions&
   size_t index = 0;
   for (const PlannedFile& file : plan.files) {
     Json::Object row{{"file", file.name}, {"bytes", file.size}};
-    // A file without tensors is text we made: its digest is known now. The others are covered tensor by tensor.
-    if (file.tensors.empty()) row.emplace_back("xxh3_128", digest_of(file.bytes.empty() ? "" : file.bytes.front().bytes));
+    // The bytes we made (a whole text, or a header before the tensors); tensors have digests of their own below.
+    if (file.bytes.size() == 1) row.emplace_back(file.tensors.empty() ? "xxh3_128" : "header_xxh3_128", digest_of(file.bytes[0].bytes));
     files.push_back(std::move(row));
     for (const PlannedTensor& tensor : file.tensors) {
       tensors.push_back(Json::Object{{"name", tensor.name},

@@ -30,7 +30,7 @@ Json kv_json(const KvSummary& kv) {
   for (const KvLayerSummary& layer : kv.layers) {
     layers.push_back(Json::Object{{"layer", layer.layer},
                                   {"attention", layer.attention},
-                                  {"rule", layer.layout},
+                                  {"rule", layer.rule},
                                   {"slots", layer.slots},
                                   {"elements", layer.elements}});
   }
@@ -49,6 +49,7 @@ std::string summary_json(const ExportSummary& summary) {
   Json::Array numeric;
   for (const TensorWarning& warning : summary.numeric_warnings) {
     numeric.push_back(Json::Object{{"tensor", warning.tensor},
+                                   {"sources", strings_json(warning.sources)},
                                    {"overflow_count", warning.overflow_count},
                                    {"nan_count", warning.nan_count}});
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <span>
 
+#include "export/destination.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/output_directory.h"
@@ -62,14 +63,6 @@ PlannedFile plan_shard(const std::vector<ExpectedTensor>& tensors, std::string n
   return file;
 }
 
-PlannedFile text_file(std::string name, std::string text) {
-  PlannedFile file;
-  file.name = std::move(name);
-  file.size = text.size();
-  file.bytes.push_back({0, std::move(text)});
-  return file;
-}
-
 void write_sparse(const Plan& plan, OutputDirectory& output) {
   for (const PlannedFile& file : plan.files) {
     const OutputFile& out = output.create(file.name, file.size, true);
@@ -84,7 +77,9 @@ SynthSummary synthesize(const std::filesystem::path& config, const std::filesyst
   if (options.dtype != DType::bf16 && options.dtype != DType::f16 && options.dtype != DType::f32) {
     throw Error(ErrorCode::usage, fmt::format("dtype of a random checkpoint: got {}, expected bf16, f16 or f32", dtype_name(options.dtype)));
   }
-  const std::filesystem::path config_path = std::filesystem::is_directory(config) ? config / "config.json" : config;
+  std::error_code ignored;
+  const std::filesystem::path config_path = std::filesystem::is_directory(config, ignored) ? config / "config.json" : config;
+  refuse_destination_over(destination, {config_path});
   const std::string config_text = read_text_file(config_path);
   const std::string config_name = config_path.filename().string();
   const std::vector<ExpectedTensor> tensors = expected_tensors(parse_json(config_text, config_name), config_name);
@@ -110,12 +105,12 @@ SynthSummary synthesize(const std::filesystem::path& config, const std::filesyst
     for (const ExpectedTensor& tensor : shards[i]) weight_map.object().emplace_back(tensor.name, name);
   }
   if (shards.size() > 1) {
-    plan.files.push_back(text_file("model.safetensors.index.json",
+    plan.files.push_back(planned_text("model.safetensors.index.json",
                                    write_json(Json::Object{{"metadata", Json::Object{{"total_size", total}}},
                                                            {"weight_map", std::move(weight_map)}}) +
                                        "\n"));
   }
-  plan.files.push_back(text_file("config.json", config_text));
+  plan.files.push_back(planned_text("config.json", config_text));
   check_plan(plan);
   summary.total_bytes = plan.total_bytes();
 

@@ -27,7 +27,7 @@ struct Checkpoint::State {
   std::vector<std::string> digests;  // of the files, in their order
   std::vector<TensorInfo> tensors;
   uint64_t tensor_bytes = 0;
-  std::string config_file;
+  fs::path config_path;
   std::optional<Json> config;
   std::optional<Json> gguf_metadata;
 };
@@ -91,7 +91,8 @@ bool has_gguf_magic(const InputFile& file) {
 
 // A name in the index is a file of the same folder; anything else could reach out of it.
 bool is_plain_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." &&
+  constexpr size_t kMaxNameBytes = 255;
+  return !name.empty() && name.size() <= kMaxNameBytes && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
@@ -233,6 +234,7 @@ Contents find_contents(const fs::path& path) {
 }  // namespace
 
 Checkpoint Checkpoint::open(const fs::path& path, const std::optional<fs::path>& config) {
+  if (path.empty()) throw Error(ErrorCode::usage, "checkpoint: got an empty path, expected a folder or a file");
   auto state = std::make_shared<State>();
   std::error_code error;
   state->path = path;
@@ -262,7 +264,7 @@ Checkpoint Checkpoint::open(const fs::path& path, const std::optional<fs::path>&
 
   if (config || !contents.gguf) {
     const fs::path config_path = config.value_or(state->directory / kConfigName);
-    state->config_file = config_path.filename().string();
+    state->config_path = config_path;
     state->config = read_config(config_path);
   }
   Checkpoint checkpoint;
@@ -276,7 +278,8 @@ const fs::path& Checkpoint::directory() const { return state_->directory; }
 const std::vector<TensorInfo>& Checkpoint::tensors() const { return state_->tensors; }
 const std::vector<std::shared_ptr<const InputFile>>& Checkpoint::files() const { return state_->files; }
 uint64_t Checkpoint::tensor_bytes_total() const { return state_->tensor_bytes; }
-std::string Checkpoint::config_file() const { return state_->config_file; }
+std::string Checkpoint::config_file() const { return state_->config_path.filename().string(); }
+const std::filesystem::path& Checkpoint::config_path() const { return state_->config_path; }
 const Json* Checkpoint::config() const { return state_->config ? &*state_->config : nullptr; }
 const Json* Checkpoint::gguf_metadata() const { return state_->gguf_metadata ? &*state_->gguf_metadata : nullptr; }
 const std::string& Checkpoint::header_digest(size_t file_index) const { return state_->digests.at(file_index); }

@@ -18,6 +18,9 @@ namespace transload {
 namespace {
 
 constexpr size_t kMaxDepth = 64;
+// A value takes some 50 bytes here and 2 in the text, so a long list of digits would fill the memory. Real headers have 6 values
+// a tensor.
+constexpr size_t kMaxValues = 4'000'000;
 
 // Reads characters and leaves word of how far it came: SAX events carry no position.
 class TrackedIterator {
@@ -96,6 +99,8 @@ class JsonBuilder {
       }
     }
     if (at == text_.size()) fail("malformed JSON: got the end of the text, expected more", at);
+    constexpr int kNumberOverflow = 406;
+    if (error.id == kNumberOverflow) fail("malformed JSON: got a number beyond the range of a double, expected a finite one", at);
     std::string_view reason = error.what();
     const size_t column = reason.find("column ");
     const size_t colon = reason.find(": ", column == std::string_view::npos ? 0 : column);
@@ -117,6 +122,9 @@ class JsonBuilder {
   }
 
   bool add(Json value) {
+    if (++values_ > kMaxValues) {
+      fail(fmt::format("JSON of too many values: got more than {}, expected at most as many", kMaxValues), position());
+    }
     if (frames_.empty()) {
       root_ = std::move(value);
     } else if (Frame& frame = frames_.back(); frame.container.is_array()) {
@@ -169,6 +177,7 @@ class JsonBuilder {
   const char* reached_;
   const std::string& file_;
   uint64_t base_offset_;
+  size_t values_ = 0;
   Json root_;
   std::vector<Frame> frames_;
 };

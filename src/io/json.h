@@ -38,7 +38,7 @@ class Json {
   bool is_array() const { return std::holds_alternative<Array>(value_); }
   bool is_object() const { return std::holds_alternative<Object>(value_); }
 
-  // Each throws std::bad_variant_access's place: Error(internal) when the kind is wrong; check first.
+  // Each throws internal when the value is of another kind: check first.
   bool boolean() const;
   int64_t integer() const;
   double number() const;  // integers widen

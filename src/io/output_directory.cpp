@@ -226,6 +226,27 @@ void OutputFile::write_at(uint64_t offset, std::span<const std::byte> data) cons
   }
 }
 
+void OutputFile::read_at(uint64_t offset, std::span<std::byte> out) const {
+  if (offset > size_ || out.size() > size_ - offset) {
+    throw Error(ErrorCode::internal,
+                fmt::format("read past the end: got end {}, expected at most {}", offset + out.size(), size_),
+                {name_, {}, offset});
+  }
+  while (!out.empty()) {
+    const size_t wanted = std::min<size_t>(out.size(), size_t{1} << 30);
+    const ssize_t count = ::pread(fd_.get(), out.data(), wanted, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_os_error("cannot read back", name_, errno, offset);
+    if (count == 0) {
+      throw Error(ErrorCode::io_failure,
+                  fmt::format("another process cut the file short: got its end, expected {} more bytes", out.size()),
+                  {name_, {}, offset});
+    }
+    out = out.subspan(static_cast<size_t>(count));
+    offset += static_cast<uint64_t>(count);
+  }
+}
+
 OutputDirectory::OutputDirectory(fs::path destination, bool overwrite)
     : destination_(strip_trailing_slashes(destination)), overwrite_(overwrite) {
   if (!is_plain_name(destination_.filename().string())) {

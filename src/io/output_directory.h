@@ -14,12 +14,13 @@
 
 namespace transload {
 
-// A file being written inside the staging folder. write_at is thread-safe for disjoint ranges.
+// A file being written inside the staging folder. write_at and read_at are thread-safe for disjoint ranges.
 class OutputFile {
  public:
   const std::string& name() const { return name_; }  // relative to the bundle
   uint64_t size() const { return size_; }
   void write_at(uint64_t offset, std::span<const std::byte> data) const;
+  void read_at(uint64_t offset, std::span<std::byte> out) const;  // of what was written
 
  private:
   friend class OutputDirectory;

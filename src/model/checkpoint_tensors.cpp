@@ -70,7 +70,12 @@ CheckpointTensors::CheckpointTensors(const Checkpoint& checkpoint, const GgufFam
         break;
       }
     }
-    entries_.emplace(std::move(name), entry);
+    const auto [place, is_new] = entries_.emplace(std::move(name), entry);
+    if (!is_new) {
+      doubled_.push_back({fmt::format("two stored tensors for '{}': got a second one, expected only '{}'", place->first,
+                                      place->second.tensor->name),
+                          site_of(tensor)});
+    }
   }
 }
 
@@ -158,6 +163,7 @@ void CheckpointTensors::throw_if_any(ErrorCode code, const std::vector<Fault>& f
 }
 
 void CheckpointTensors::finish() const {
+  throw_if_any(ErrorCode::duplicate_name, doubled_);
   const std::vector<Fault> left = unused();
   try {
     throw_if_any(ErrorCode::tensor_missing, missing_);

@@ -53,6 +53,7 @@ class CheckpointTensors final : public TensorSource {
   uint64_t heads_ = 0;
   uint64_t kv_heads_ = 0;
   std::map<std::string, Entry, std::less<>> entries_;  // by Hugging Face name; by stored name where no row fits
+  std::vector<Fault> doubled_;
   std::vector<Fault> missing_;
   std::vector<Fault> misshaped_;
   std::vector<Fault> mistyped_;

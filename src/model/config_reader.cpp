@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -34,7 +35,8 @@ struct ConfigReader::Shared {
     bool is_config;
   };
   std::vector<Fault> faults;
-  std::set<std::string> read;  // dotted paths
+  std::set<std::string> read;    // dotted paths
+  std::set<std::string> faulty;  // dotted paths
   std::vector<Scope> scopes;
 };
 
@@ -51,7 +53,20 @@ ConfigReader::ConfigReader(const Json& object, std::string file, std::string pre
 
 std::string ConfigReader::field(std::string_view key) const { return fmt::format("field '{}{}'", prefix_, printable(key, 80)); }
 
-void ConfigReader::fault(ErrorCode code, std::string text) { shared_->faults.push_back({code, std::move(text)}); }
+// A field may be read twice, from the config as a whole and as a setting of one part; its fault is one.
+void ConfigReader::fault(ErrorCode code, std::string text) {
+  std::vector<Shared::Fault>& faults = shared_->faults;
+  const bool known =
+      std::any_of(faults.begin(), faults.end(), [&](const Shared::Fault& fault) { return fault.text == text; });
+  if (!known) faults.push_back({code, std::move(text)});
+}
+
+void ConfigReader::field_fault(ErrorCode code, std::string_view key, const std::string& text) {
+  shared_->faulty.insert(prefix_ + std::string(key));
+  fault(code, fmt::format("{}: {}", field(key), text));
+}
+
+bool ConfigReader::is_faulty(std::string_view key) const { return shared_->faulty.contains(prefix_ + std::string(key)); }
 
 bool ConfigReader::has(std::string_view key) const {
   const Json* value = object_->find(key);
@@ -65,12 +80,12 @@ const Json* ConfigReader::read(std::string_view key) {
 
 const Json* ConfigReader::read_required(std::string_view key, std::string_view expected) {
   const Json* value = read(key);
-  if (value == nullptr) fault(ErrorCode::config_missing, fmt::format("{}: missing: got none, expected {}", field(key), expected));
+  if (value == nullptr) field_fault(ErrorCode::config_missing, key, fmt::format("missing: got none, expected {}", expected));
   return value;
 }
 
 void ConfigReader::wrong_type(std::string_view key, const Json& got, std::string_view expected) {
-  fault(ErrorCode::config_invalid, fmt::format("{}: wrong type: got {}, expected {}", field(key), value_text(got), expected));
+  field_fault(ErrorCode::config_invalid, key, fmt::format("wrong type: got {}, expected {}", value_text(got), expected));
 }
 
 std::optional<uint32_t> ConfigReader::maybe_u32(std::string_view key, uint32_t minimum, uint32_t maximum) {
@@ -82,8 +97,8 @@ std::optional<uint32_t> ConfigReader::maybe_u32(std::string_view key, uint32_t m
   }
   const int64_t number = value->integer();
   if (number < int64_t{minimum} || number > int64_t{maximum}) {
-    fault(ErrorCode::config_invalid,
-          fmt::format("{}: out of range: got {}, expected {} to {}", field(key), number, minimum, maximum));
+    field_fault(ErrorCode::config_invalid, key,
+                fmt::format("out of range: got {}, expected {} to {}", number, minimum, maximum));
     return minimum;
   }
   return static_cast<uint32_t>(number);
@@ -94,23 +109,23 @@ uint32_t ConfigReader::u32(std::string_view key, uint32_t minimum, uint32_t maxi
   return *maybe_u32(key, minimum, maximum);
 }
 
-std::optional<double> ConfigReader::maybe_number(std::string_view key) {
+std::optional<double> ConfigReader::maybe_number(std::string_view key, double stand_in) {
   const Json* value = read(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) {
     wrong_type(key, *value, "a number");
-    return 1.0;
+    return stand_in;
   }
   if (!std::isfinite(value->number())) {
-    fault(ErrorCode::config_invalid, fmt::format("{}: got {}, expected a finite number", field(key), value->number()));
-    return 1.0;
+    field_fault(ErrorCode::config_invalid, key, fmt::format("got {}, expected a finite number", value->number()));
+    return stand_in;
   }
   return value->number();
 }
 
-double ConfigReader::number(std::string_view key) {
-  if (read_required(key, "a number") == nullptr) return 1.0;
-  return *maybe_number(key);
+double ConfigReader::number(std::string_view key, double stand_in) {
+  if (read_required(key, "a number") == nullptr) return stand_in;
+  return *maybe_number(key, stand_in);
 }
 
 bool ConfigReader::boolean(std::string_view key, bool fallback) {

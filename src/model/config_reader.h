@@ -24,8 +24,9 @@ class ConfigReader {
   bool has(std::string_view key) const;  // present and not null; marks nothing as read
   uint32_t u32(std::string_view key, uint32_t minimum = 1, uint32_t maximum = 1U << 30);
   std::optional<uint32_t> maybe_u32(std::string_view key, uint32_t minimum = 1, uint32_t maximum = 1U << 30);
-  double number(std::string_view key);
-  std::optional<double> maybe_number(std::string_view key);
+  // `stand_in`: the harmless value, where 1 would cause a second fault.
+  double number(std::string_view key, double stand_in = 1.0);
+  std::optional<double> maybe_number(std::string_view key, double stand_in = 1.0);
   bool boolean(std::string_view key, bool fallback);
   std::string text(std::string_view key);
   std::optional<std::string> maybe_text(std::string_view key);
@@ -45,6 +46,8 @@ class ConfigReader {
   void ignore_rest();                 // every field of this object: it is refused as a whole, one fault is enough
 
   void fault(ErrorCode code, std::string text);  // code: config_missing, config_invalid or config_unsupported
+  // A fault of this field was found while reading it: what it was to agree with need not be compared.
+  bool is_faulty(std::string_view key) const;
   const std::string& file() const { return file_; }
   // "field 'rope_scaling.factor'": how messages name a field of this object.
   std::string field(std::string_view key) const;
@@ -59,6 +62,7 @@ class ConfigReader {
   ConfigReader(const Json& object, std::string file, std::string prefix, std::shared_ptr<Shared> shared);
   const Json* read(std::string_view key);                                      // marks as read; nullptr when absent or null
   const Json* read_required(std::string_view key, std::string_view expected);  // records the fault
+  void field_fault(ErrorCode code, std::string_view key, const std::string& text);
   void wrong_type(std::string_view key, const Json& got, std::string_view expected);
   std::optional<ConfigReader> nested(std::string_view key, bool is_config);
 

@@ -67,6 +67,7 @@ std::vector<bool> read_layer_types(ConfigReader& config, uint32_t layers) {
     return sliding;
   }
   const std::vector<std::string> types = config.texts("layer_types");
+  if (config.is_faulty("layer_types") || config.is_faulty("num_hidden_layers")) return sliding;
   if (types.size() != layers) {
     config.fault(ErrorCode::config_invalid, fmt::format("{}: wrong number of layers: got {}, expected 'num_hidden_layers' {}",
                                                         config.field("layer_types"), types.size(), layers));

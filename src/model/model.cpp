@@ -139,12 +139,13 @@ DecoderModel build_gguf_model(const Checkpoint& checkpoint, const ModelOptions& 
   const FamilyRow& family = find_family(config, config_file);
   ConfigReader reader(config, config_file);
   DecoderModel model = finish_model(family, family.build(reader, tensors, options), tensors);
-  const bool has_divisors = stored.gguf->rope_divisors && checkpoint.find_tensor(kRopeDivisors) != nullptr;
-  if (has_divisors && given != nullptr) {
-    model.warnings.push_back(
-        fmt::format("tensor '{}' is not used: the rotary settings of '{}' take its place", kRopeDivisors, config_file));
-  } else if (has_divisors) {
-    divide_frequencies(checkpoint, model);
+  if (given == nullptr) {
+    if (stored.gguf->rope_divisors) divide_frequencies(checkpoint, model);
+    return model;
+  }
+  for (const std::string_view name : {kRopeDivisors, kLongropeFactors[0], kLongropeFactors[1]}) {
+    if (checkpoint.find_tensor(name) == nullptr) continue;
+    model.warnings.push_back(fmt::format("tensor '{}' is not used: the rotary settings of '{}' take its place", name, config_file));
   }
   return model;
 }
@@ -166,6 +167,11 @@ std::vector<ExpectedTensor> expected_tensors(const Json& config, const std::stri
   RecordingTensors tensors;
   family.build(reader, tensors, {});
   return tensors.take();
+}
+
+std::string family_of(const Checkpoint& checkpoint) {
+  if (checkpoint.config() != nullptr) return std::string(find_family(*checkpoint.config(), checkpoint.config_file()).name);
+  return std::string(find_gguf_family(*checkpoint.gguf_metadata(), gguf_file_name(checkpoint)).name);
 }
 
 std::vector<std::string> unknown_config_fields(const Checkpoint& checkpoint) {

@@ -32,16 +32,20 @@ std::vector<float> default_frequencies(double theta, uint32_t width) {
   return frequencies;
 }
 
-// Positive, and neither zero nor infinite in single precision.
-double positive(ConfigReader& reader, std::string_view key) {
-  constexpr double kMinimum = 1e-15;
-  constexpr double kMaximum = 1e15;
-  const double value = reader.number(key);
-  if (value >= kMinimum && value <= kMaximum) return value;
-  reader.fault(ErrorCode::config_invalid,
-               fmt::format("{}: out of range: got {}, expected more than 0 and at most {}", reader.field(key), value, kMaximum));
-  return 1.0;
+constexpr double kDefaultTheta = 10000.0;
+
+// Above `minimum`, and neither zero nor infinite in single precision.
+double number_above(ConfigReader& reader, std::string_view key, double minimum, double stand_in) {
+  constexpr double kSmallest = 1e-15;
+  constexpr double kLargest = 1e15;
+  const double value = reader.number(key, stand_in);
+  if (value > minimum && value >= kSmallest && value <= kLargest) return value;
+  reader.fault(ErrorCode::config_invalid, fmt::format("{}: out of range: got {}, expected more than {} and at most {}",
+                                                      reader.field(key), value, minimum, kLargest));
+  return stand_in;
 }
+
+double positive(ConfigReader& reader, std::string_view key) { return number_above(reader, key, 0, 1.0); }
 
 std::optional<double> maybe_positive(ConfigReader& reader, std::string_view key) {
   if (!reader.has(key)) {
@@ -174,24 +178,38 @@ uint32_t rotary_width(ConfigReader& reader, const RopeDefaults& defaults) {
   return static_cast<uint32_t>(width);
 }
 
+// Each factor may be in range by itself and their product not: tables of zeros or infinities would pass for a model.
+void refuse_unusable(ConfigReader& reader, const RopeGroup& group) {
+  const auto is_usable = [](float value) { return std::isfinite(value) && value > 0; };
+  const auto refuse = [&](std::string_view what, float value) {
+    reader.fault(ErrorCode::config_invalid, fmt::format("{}: its parameters give an unusable {}: got {}, expected more than 0",
+                                                        reader.field("rope_type"), what, value));
+  };
+  if (!is_usable(group.attention_factor)) refuse("attention factor", group.attention_factor);
+  const auto unusable = std::find_if_not(group.inv_freq.begin(), group.inv_freq.end(), is_usable);
+  if (unusable != group.inv_freq.end()) refuse("frequency", *unusable);
+}
+
 }  // namespace
+
+std::optional<double> maybe_theta(ConfigReader& config, std::string_view key) {
+  if (config.has(key)) return number_above(config, key, 1.0, kDefaultTheta);
+  config.ignore(key);
+  return std::nullopt;
+}
 
 RopeGroup rope_group(ConfigReader& parameters, std::string name, const RopeDefaults& defaults) {
   RopeGroup group;
   group.name = std::move(name);
   const std::string kind = rope_kind(parameters);
   group.width = rotary_width(parameters, defaults);
-  std::optional<double> given = maybe_positive(parameters, "rope_theta");
+  std::optional<double> given = maybe_theta(parameters, "rope_theta");
   if (!given) given = defaults.theta;
   if (!given) {
     parameters.fault(ErrorCode::config_missing,
                      fmt::format("{}: missing: got none, expected a number", parameters.field("rope_theta")));
-  } else if (*given <= 1) {
-    parameters.fault(ErrorCode::config_invalid,
-                     fmt::format("{}: out of range: got {}, expected more than 1", parameters.field("rope_theta"), *given));
-    given.reset();
   }
-  const double theta = given.value_or(10000.0);
+  const double theta = given.value_or(kDefaultTheta);
   group.inv_freq = default_frequencies(theta, group.width);
 
   const auto original = [&] {
@@ -218,12 +236,14 @@ RopeGroup rope_group(ConfigReader& parameters, std::string name, const RopeDefau
                                  parameters.field("rope_type"), reason, printable(kind, 40)));
     parameters.ignore_rest();
   }
+  refuse_unusable(parameters, group);
   return group;
 }
 
 RopeGroup rope_of_config(ConfigReader& config, std::string name, const RopeDefaults& defaults) {
   RopeDefaults filled = defaults;
-  if (const auto theta = maybe_positive(config, "rope_theta")) filled.theta = theta;
+  const std::optional<double> outer = maybe_theta(config, "rope_theta");
+  if (outer) filled.theta = outer;
   if (const auto partial = maybe_positive(config, "partial_rotary_factor")) filled.partial_rotary_factor = partial;
   if (const auto original = config.maybe_u32("original_max_position_embeddings", 2, kMaxOriginalPositions)) {
     filled.original_max_positions = original;
@@ -238,10 +258,9 @@ RopeGroup rope_of_config(ConfigReader& config, std::string name, const RopeDefau
   std::optional<ConfigReader>& kind = parameters ? parameters : scaling;
   if (!kind) return rope_group(config, std::move(name), filled);
   const Json* inner = kind->raw("rope_theta");
-  if (filled.theta && filled.theta != defaults.theta && inner != nullptr && inner->is_number() &&
-      inner->number() != *filled.theta) {
+  if (outer && inner != nullptr && inner->is_number() && inner->number() != *outer) {
     config.fault(ErrorCode::config_invalid, fmt::format("{}: contradicts {}: got {}, expected {}", config.field("rope_theta"),
-                                                        kind->field("rope_theta"), *filled.theta, inner->number()));
+                                                        kind->field("rope_theta"), *outer, inner->number()));
   }
   return rope_group(*kind, std::move(name), filled);
 }

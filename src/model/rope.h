@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "model/config_reader.h"
 #include "transload/decoder_model.h"
@@ -23,6 +24,9 @@ struct RopeDefaults {
 // `parameters` is one rope object (keys rope_type or type, rope_theta, factor, ...); dynamic kinds are config_unsupported with
 // the reason. Faults go to `reader`.
 RopeGroup rope_group(ConfigReader& parameters, std::string name, const RopeDefaults& defaults);
+
+// The base of the frequencies, more than 1; nothing when absent.
+std::optional<double> maybe_theta(ConfigReader& config, std::string_view key);
 
 // One table for the whole model from either spelling: rope_parameters, or rope_theta with rope_scaling.
 RopeGroup rope_of_config(ConfigReader& config, std::string name, const RopeDefaults& defaults);

@@ -1,5 +1,6 @@
 // Pieces of all tensors are numbered through; workers take them in order. A tensor's bytes are hashed in order by a ticket:
-// whoever made piece i waits until the pieces before it are hashed, which workers that run already hold.
+// whoever made piece i waits until the pieces before it are hashed, which workers that run already hold. Tiles are hashed by
+// nobody: one more piece waits for all of them and reads the tensor back.
 #include "weights/executor.h"
 
 #include <fmt/format.h>
@@ -23,6 +24,7 @@ namespace transload {
 namespace {
 
 constexpr uint64_t kMostMaterialized = uint64_t{64} << 20;
+constexpr uint64_t kReadBackBytes = uint64_t{512} << 10;  // stays in the L2 cache
 
 // One output tensor while it is made.
 struct TensorRun {
@@ -30,8 +32,8 @@ struct TensorRun {
   const OutputFile* file = nullptr;
   LoweredTensor lowered;
   uint64_t first_piece = 0;
-  std::atomic<uint64_t> hashed{0};  // pieces; the ticket of the next one
-  std::optional<Hasher> hasher;     // from the first piece to the last; whoever has the ticket owns it
+  std::atomic<uint64_t> finished{0};  // pieces, in any order when they are tiles; the ticket of the next one to hash
+  std::optional<Hasher> hasher;       // from the first piece to the last; whoever has the ticket owns it
   std::string digest;
   std::atomic<uint64_t> overflow_count{0};
   std::atomic<uint64_t> nan_count{0};
@@ -96,15 +98,13 @@ class Run {
       std::unique_ptr<WorkerBuffers>& buffers = buffers_[context.worker];
       if (buffers == nullptr) buffers = std::make_unique<WorkerBuffers>(options_.limits, piece_bytes_);
       const uint64_t piece = index - run.first_piece;
-      const uint64_t begin = run.lowered.piece_begin(piece);
-      const uint64_t end = run.lowered.piece_end(piece);
-      const NumericCounts counts = buffers->maker.make(run.lowered, begin, end, buffers->out.data());
-      const std::span<const std::byte> bytes(buffers->out.data(), packed_bytes(run.lowered.dtype, end - begin));
-      run.file->write_at(run.planned->offset + packed_bytes(run.lowered.dtype, begin), bytes);
-      run.overflow_count += counts.overflow;
-      run.nan_count += counts.nan;
-      if (!hash_in_order(run, piece, bytes, context)) return;
-      report(bytes.size());
+      if (run.lowered.tile_columns == 0) {
+        run_range(run, piece, *buffers, context);
+      } else if (piece + 1 < run.lowered.piece_count) {
+        run_tile(run, piece, *buffers);
+      } else {
+        run_digest(run, piece, *buffers, context);
+      }
     } catch (Error& error) {
       error.at({.file = {}, .tensor = run.planned->name, .offset = {}});
       error.note(fmt::format("writing '{}' of '{}'", run.planned->name, run.file->name()));
@@ -112,29 +112,76 @@ class Run {
     }
   }
 
-  // False when another worker failed and the turn never comes.
-  bool hash_in_order(TensorRun& run, uint64_t piece, std::span<const std::byte> bytes, const WorkerContext& context) {
-    if (run.hashed.load(std::memory_order_acquire) != piece) {
-      std::unique_lock lock(mutex_);
-      // The stop flag is set without a signal: look at it now and then.
-      while (!turn_.wait_for(lock, std::chrono::milliseconds(10), [&] { return run.hashed.load() == piece; })) {
-        if (context.stopping()) return false;
-      }
-    }
+  // A range of the output, hashed in its turn.
+  void run_range(TensorRun& run, uint64_t piece, WorkerBuffers& buffers, const WorkerContext& context) {
+    const LoweredTensor& tensor = run.lowered;
+    const uint64_t begin = tensor.piece_begin(piece);
+    const uint64_t end = tensor.piece_end(piece);
+    count(run, buffers.maker.make(tensor, begin, end, buffers.out.data()));
+    const std::span<const std::byte> bytes(buffers.out.data(), packed_bytes(tensor.dtype, end - begin));
+    run.file->write_at(run.planned->offset + packed_bytes(tensor.dtype, begin), bytes);
+    if (!wait_for_turn(run, piece, context)) return;
     if (piece == 0) run.hasher.emplace();
     run.hasher->update(bytes);
-    const bool last = piece + 1 == run.lowered.piece_count;
-    if (last) {
+    if (piece + 1 == tensor.piece_count) {
       run.digest = run.hasher->hex();
       run.hasher.reset();
-      return true;
     }
+    pass_turn(run);
+    report(bytes.size());
+  }
+
+  // Some columns of every row.
+  void run_tile(TensorRun& run, uint64_t piece, WorkerBuffers& buffers) {
+    const LoweredTensor& tensor = run.lowered;
+    const Fragment& matrix = tensor.fragments.front();
+    const uint64_t begin = piece * tensor.tile_columns;
+    const uint64_t end = std::min(begin + tensor.tile_columns, matrix.columns);
+    count(run, buffers.maker.make_tile(tensor, begin, end, buffers.out.data()));
+    const uint64_t row_bytes = packed_bytes(tensor.dtype, end - begin);
+    for (uint64_t row = 0; row < matrix.rows; ++row) {
+      run.file->write_at(run.planned->offset + packed_bytes(tensor.dtype, row * matrix.columns + begin),
+                         {buffers.out.data() + row * row_bytes, row_bytes});
+    }
+    pass_turn(run);
+    report(matrix.rows * row_bytes);
+  }
+
+  // The last piece of a tensor made of tiles: the whole tensor, read back from the page cache.
+  void run_digest(TensorRun& run, uint64_t piece, WorkerBuffers& buffers, const WorkerContext& context) {
+    if (!wait_for_turn(run, piece, context)) return;
+    const uint64_t block = std::min<uint64_t>(kReadBackBytes, buffers.out.bytes());
+    Hasher hasher;
+    for (uint64_t done = 0; done < run.lowered.bytes; done += block) {
+      const std::span<std::byte> bytes(buffers.out.data(), std::min(block, run.lowered.bytes - done));
+      run.file->read_at(run.planned->offset + done, bytes);
+      hasher.update(bytes);
+    }
+    run.digest = hasher.hex();
+  }
+
+  static void count(TensorRun& run, const NumericCounts& counts) {
+    run.overflow_count += counts.overflow;
+    run.nan_count += counts.nan;
+  }
+
+  // False when another worker failed and the turn never comes.
+  bool wait_for_turn(TensorRun& run, uint64_t piece, const WorkerContext& context) {
+    if (run.finished.load(std::memory_order_acquire) == piece) return true;
+    std::unique_lock lock(mutex_);
+    // The stop flag is set without a signal: look at it now and then.
+    while (!turn_.wait_for(lock, std::chrono::milliseconds(10), [&] { return run.finished.load() == piece; })) {
+      if (context.stopping()) return false;
+    }
+    return true;
+  }
+
+  void pass_turn(TensorRun& run) {
     {
       const std::lock_guard lock(mutex_);
-      run.hashed.store(piece + 1, std::memory_order_release);
+      run.finished.fetch_add(1, std::memory_order_release);
     }
     turn_.notify_all();
-    return true;
   }
 
   void report(uint64_t bytes) {
@@ -167,7 +214,7 @@ std::vector<TensorResult> execute(const Plan& plan, OutputDirectory& output, con
 
 uint64_t worker_buffer_bytes() { return PieceMaker::buffer_bytes(PieceLimits{}); }
 
-std::vector<std::byte> materialize(const Recipe& recipe) {
+std::vector<std::byte> materialize(const Recipe& recipe, NumericCounts* counts) {
   if (recipe.empty()) throw Error(ErrorCode::internal, "materialize: got nothing, expected a recipe");
   if (recipe.bytes() > kMostMaterialized) {
     throw Error(ErrorCode::internal, fmt::format("tensor too large to hold in memory: got {} bytes, expected at most {}",
@@ -175,7 +222,9 @@ std::vector<std::byte> materialize(const Recipe& recipe) {
   }
   const LoweredTensor tensor = lower(recipe);
   std::vector<std::byte> bytes(tensor.bytes);
-  if (tensor.elements > 0) PieceMaker().make(tensor, 0, tensor.elements, bytes.data());
+  NumericCounts found;
+  if (tensor.elements > 0) found = PieceMaker().make(tensor, 0, tensor.elements, bytes.data());
+  if (counts != nullptr) *counts = found;
   return bytes;
 }
 

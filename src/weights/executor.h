@@ -11,6 +11,7 @@
 #include "transload/progress.h"
 #include "transload/recipe.h"
 #include "weights/lower.h"
+#include "weights/kernels.h"
 #include "weights/plan.h"
 
 namespace transload {
@@ -39,6 +40,7 @@ std::vector<TensorResult> execute(const Plan& plan, OutputDirectory& output, con
 uint64_t worker_buffer_bytes();
 
 // A small tensor in memory (inline initialisers, biases folded by a target); throws internal above 64 MiB.
-std::vector<std::byte> materialize(const Recipe& recipe);
+// `counts`, when given, receives its NaN and overflow counts.
+std::vector<std::byte> materialize(const Recipe& recipe, NumericCounts* counts = nullptr);
 
 }  // namespace transload

@@ -356,9 +356,33 @@ uint64_t band_elements(const LoweredTensor& tensor, const Fragment& turned, cons
   return rows * row;
 }
 
+// Columns of one tile, or 0 where bands of rows are read in runs as long as those that tiles are written in.
+uint64_t tile_columns(const LoweredTensor& tensor, const Fragment& turned, const PieceLimits& limits) {
+  if (turned.in_row_stride != 1 || turned.rows * turned.columns != tensor.elements) return 0;
+  static const bool never = getenv("TL_NOTILE") != nullptr;
+  if (never) return 0;
+  static const double ratio = getenv("TL_RATIO") ? atof(getenv("TL_RATIO")) : 1;
+  if (static_cast<double>(turned.rows) * ratio >= static_cast<double>(turned.columns)) return 0;
+  const uint64_t value_bytes = dtype_info(tensor.dtype).block_bytes;
+  const uint64_t fitting = std::max<uint64_t>(1, limits.band_bytes / (turned.rows * value_bytes));
+  static const uint64_t mult = getenv("TL_MULT") ? static_cast<uint64_t>(atoi(getenv("TL_MULT"))) : 2048;
+  if (mult == 0) {
+    const uint64_t tiles = (turned.columns + fitting - 1) / fitting;
+    const uint64_t even = (turned.columns + tiles - 1) / tiles;
+    return round_up(even, 64) <= fitting ? round_up(even, 64) : even;
+  }
+  return std::min(turned.columns, fitting >= mult ? fitting / mult * mult : fitting);
+}
+
 void cut(LoweredTensor& tensor, const PieceLimits& limits) {
   if (tensor.elements == 0) return;
   if (const Fragment* turned = widest_turned(tensor)) {
+    tensor.tile_columns = tile_columns(tensor, *turned, limits);
+    if (tensor.tile_columns > 0) {
+      tensor.piece_elements = turned->rows * tensor.tile_columns;
+      tensor.piece_count = (turned->columns + tensor.tile_columns - 1) / tensor.tile_columns + 1;
+      return;
+    }
     tensor.piece_elements = band_elements(tensor, *turned, limits);
   } else {
     const DTypeInfo& out = dtype_info(tensor.dtype);

@@ -40,7 +40,9 @@ struct PieceLimits {
   uint64_t staging_bytes = uint64_t{512} << 10;  // of one read that is converted on its way
 };
 
-// Pieces are contiguous ranges of the output, numbered in order; no table of them is kept.
+// Pieces are contiguous ranges of the output, numbered in order; no table of them is kept. A matrix that is turned whole may be
+// cut into tiles instead, each the same columns of every row, so that its source is read in long runs; after them comes a
+// piece without elements, the digest.
 struct LoweredTensor {
   DType dtype = DType::f32;
   uint64_t elements = 0;
@@ -49,8 +51,9 @@ struct LoweredTensor {
   std::vector<ElementSteps> steps;
   std::vector<Fragment> fragments;  // by `out`; together they cover every element once
   std::vector<uint64_t> reach;      // reach[i]: the furthest out_end() of fragments 0..i
-  uint64_t piece_elements = 0;
+  uint64_t piece_elements = 0;      // of the largest piece
   uint64_t piece_count = 0;
+  uint64_t tile_columns = 0;        // 0: the pieces are ranges
 
   uint64_t piece_begin(uint64_t piece) const { return piece * piece_elements; }
   uint64_t piece_end(uint64_t piece) const { return piece + 1 == piece_count ? elements : (piece + 1) * piece_elements; }

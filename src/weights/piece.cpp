@@ -108,17 +108,31 @@ uint64_t PieceMaker::buffer_bytes(const PieceLimits& limits) {
          kTileColumns * (kTileRows * sizeof(uint64_t) + kTilePad) + RunConverter::scratch_bytes();
 }
 
+PieceMaker::Job PieceMaker::job_of(const LoweredTensor& tensor, const Fragment& fragment) {
+  const RecipeNode& leaf = tensor.leaves[fragment.leaf].node();
+  return {leaf, std::get_if<SourceLeaf>(&leaf.operation), dtype_info(leaf.dtype), dtype_info(tensor.dtype),
+          tensor.steps[fragment.steps]};
+}
+
 NumericCounts PieceMaker::make(const LoweredTensor& tensor, uint64_t begin, uint64_t end, std::byte* out) {
   counts_ = {};
   const auto first = std::upper_bound(tensor.reach.begin(), tensor.reach.end(), begin) - tensor.reach.begin();
   for (size_t i = static_cast<size_t>(first); i < tensor.fragments.size() && tensor.fragments[i].out < end; ++i) {
     const Fragment& fragment = tensor.fragments[i];
-    const RecipeNode& leaf = tensor.leaves[fragment.leaf].node();
-    const Job job{leaf, std::get_if<SourceLeaf>(&leaf.operation), dtype_info(leaf.dtype), dtype_info(tensor.dtype),
-                  tensor.steps[fragment.steps]};
+    const Job job = job_of(tensor, fragment);
     for_each_part(fragment, begin, end,
                   [&](const Fragment& part) { fill(job, part, out + packed_bytes(tensor.dtype, part.out)); });
   }
+  return counts_;
+}
+
+NumericCounts PieceMaker::make_tile(const LoweredTensor& tensor, uint64_t begin, uint64_t end, std::byte* out) {
+  counts_ = {};
+  Fragment part = tensor.fragments.front();
+  part.in += begin * part.in_column_stride;
+  part.columns = end - begin;
+  part.out_row_stride = part.columns;
+  fill(job_of(tensor, part), part, out);
   return counts_;
 }
 

@@ -33,10 +33,13 @@ class PieceMaker {
   explicit PieceMaker(const PieceLimits& limits = {});
   // Elements begin..end-1 of `tensor` to `out`, which is aligned for its type.
   NumericCounts make(const LoweredTensor& tensor, uint64_t begin, uint64_t end, std::byte* out);
+  // Columns begin..end-1 of every row of a tensor that is cut into tiles; the rows follow one another in `out`.
+  NumericCounts make_tile(const LoweredTensor& tensor, uint64_t begin, uint64_t end, std::byte* out);
   static uint64_t buffer_bytes(const PieceLimits& limits);
 
  private:
   struct Job;
+  static Job job_of(const LoweredTensor& tensor, const Fragment& fragment);
   struct Span {
     const std::byte* data;
     size_t first;  // place of the first value asked for, in values from `data`

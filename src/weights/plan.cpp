@@ -108,6 +108,14 @@ uint64_t Plan::tensor_bytes() const {
   return total;
 }
 
+PlannedFile planned_text(std::string name, std::string bytes) {
+  PlannedFile file;
+  file.name = std::move(name);
+  file.size = bytes.size();
+  file.bytes.push_back({0, std::move(bytes)});
+  return file;
+}
+
 void check_plan(const Plan& plan) {
   std::set<std::string> names;
   for (const PlannedFile& file : plan.files) {

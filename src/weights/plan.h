@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "io/json.h"
 #include "transload/recipe.h"
 
 namespace transload {
@@ -33,6 +32,9 @@ struct Plan {
   uint64_t total_bytes() const;   // of all files
   uint64_t tensor_bytes() const;  // of all planned tensors: what progress counts
 };
+
+// A file whose whole content is known now.
+PlannedFile planned_text(std::string name, std::string bytes);
 
 // Throws internal when two ranges of a file overlap or leave it.
 void check_plan(const Plan& plan);

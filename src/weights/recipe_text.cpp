@@ -1,6 +1,8 @@
 // Recipes as one line of text and compared by structure.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <bit>
 
 #include "weights/recipe_node.h"
@@ -60,6 +62,32 @@ bool operator==(const Recipe& a, const Recipe& b) {
         }
       },
       x.operation, y.operation);
+}
+
+namespace {
+
+void collect_sources(const Recipe& recipe, std::vector<std::string>& names) {
+  std::visit(overloaded{
+                 [&](const SourceLeaf& leaf) {
+                   if (std::find(names.begin(), names.end(), leaf.tensor.name) == names.end()) names.push_back(leaf.tensor.name);
+                 },
+                 [](const ConstantLeaf&) {},
+                 [](const ConstantI64Leaf&) {},
+                 [](const RandomLeaf&) {},
+                 [&](const ConcatOp& op) {
+                   for (const Recipe& input : op.inputs) collect_sources(input, names);
+                 },
+                 [&](const auto& op) { collect_sources(op.input, names); },
+             },
+             recipe.node().operation);
+}
+
+}  // namespace
+
+std::vector<std::string> source_tensor_names(const Recipe& recipe) {
+  std::vector<std::string> names;
+  collect_sources(recipe, names);
+  return names;
 }
 
 std::string Recipe::text() const {

@@ -254,26 +254,26 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"context_above_model", [](FixtureShape&, StepOptions& o) { o.context = 257; }, "got 257, expected at most 256"},
         Refusal{"opset_too_low", [](FixtureShape&, StepOptions& o) { o.opset = 16; }, "got 16, expected 17 to 23"},
         Refusal{"opset_too_high", [](FixtureShape&, StepOptions& o) { o.opset = 24; }, "got 24, expected 17 to 23"},
-        Refusal{"half_compute_with_full_weights", [](FixtureShape&, StepOptions& o) { o.compute = DType::f16; }, "f16 weights"},
+        Refusal{"half_compute_with_full_weights", [](FixtureShape&, StepOptions& o) { o.compute = DType::f16; }, "got f32, expected f16"},
         Refusal{"bf16_weights", [](FixtureShape&, StepOptions& o) { o.weights = DType::bf16; }, "got bf16"},
         Refusal{"gelu_of_a_silu_model",
                 [](FixtureShape& s, StepOptions& o) {
                   s.activation = Activation::silu;
                   o.gelu = GeluForm::tanh;
                 },
-                "activation is silu"},
+                "got activation silu"},
         Refusal{"no_sliding_layer",
                 [](FixtureShape& s, StepOptions& o) {
                   s.pattern = "FF";
                   o.layers = {LayerRange::Kind::sliding, 0, 0};
                 },
-                "no sliding layer"},
+                "without sliding layers"},
         Refusal{"no_full_layer",
                 [](FixtureShape& s, StepOptions& o) {
                   s.pattern = "SS";
                   o.layers = {LayerRange::Kind::full, 0, 0};
                 },
-                "no full-attention layer"},
+                "without full-attention layers"},
         Refusal{"empty_range", [](FixtureShape&, StepOptions& o) { o.layers = {LayerRange::Kind::range, 1, 1}; }, "got 1:1"},
         Refusal{"range_past_the_end", [](FixtureShape&, StepOptions& o) { o.layers = {LayerRange::Kind::range, 0, 4}; }, "B <= 3"},
         Refusal{"ids_into_a_later_slice",
@@ -281,13 +281,13 @@ INSTANTIATE_TEST_SUITE_P(
                   o.inputs = InputForm::ids;
                   o.layers = {LayerRange::Kind::range, 1, 2};
                 },
-                "starts at layer 1"},
+                "got first layer 1, expected 0"},
         Refusal{"last_logits_without_head",
                 [](FixtureShape&, StepOptions& o) {
                   o.logits = LogitsRows::last;
                   o.head = false;
                 },
-                "without a head"}),
+                "got no head"}),
     [](const auto& row) { return std::string(row.param.name); });
 
 }  // namespace

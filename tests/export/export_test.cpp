@@ -140,9 +140,10 @@ TEST_F(Export, RefusesToReplaceTheCheckpointItself) {
   fs::copy(golden("spark"), folder_ / "checkpoint");
   ExportOnnxOptions options = small_options();
   options.overwrite = true;
-  for (const fs::path& destination : {folder_ / "checkpoint", folder_, folder_ / "checkpoint" / ".." / "checkpoint"}) {
+  for (const fs::path& destination :
+       {folder_ / "checkpoint", folder_, folder_ / "checkpoint" / ".." / "checkpoint", folder_ / "checkpoint" / "", fs::path()}) {
     EXPECT_THAT([&] { export_onnx(Checkpoint::open(folder_ / "checkpoint"), destination, options); },
-                Fails(ErrorCode::usage, HasSubstr("checkpoint itself")));
+                Fails(ErrorCode::usage, HasSubstr("expected a folder")));
   }
   EXPECT_NO_THROW(export_onnx(Checkpoint::open(folder_ / "checkpoint"), folder_ / "checkpoint" / "onnx", options));
 }
@@ -151,7 +152,7 @@ TEST_F(Export, RefusesContextsAndQueriesGivenTwice) {
   ExportOnnxOptions options = small_options();
   options.contexts = {16, 16};
   EXPECT_THAT([&] { export_onnx(Checkpoint::open(golden("spark")), folder_ / "out", options); },
-              Fails(ErrorCode::usage, HasSubstr("context 16 is given twice")));
+              Fails(ErrorCode::usage, HasSubstr("context given twice: got 16")));
 }
 
 TEST_F(Export, DefaultContextStaysInsideTheModel) {
@@ -161,11 +162,34 @@ TEST_F(Export, DefaultContextStaysInsideTheModel) {
   EXPECT_EQ(export_onnx(Checkpoint::open(golden("llama")), folder_ / "out", options).kv.front().context, 256U);
 }
 
+// Hub caches keep the files elsewhere and a folder of links to them: the folder must not be replaced either.
+TEST_F(Export, RefusesToReplaceAFolderOfLinksToTheCheckpoint) {
+  fs::create_directories(folder_ / "hub" / "snapshot");
+  for (const auto& entry : fs::directory_iterator(golden("spark"))) {
+    fs::create_symlink(entry.path(), folder_ / "hub" / "snapshot" / entry.path().filename());
+  }
+  fs::create_directory_symlink(folder_ / "hub", folder_ / "link");
+  ExportOnnxOptions options = small_options();
+  options.overwrite = true;
+  for (const fs::path& destination : {folder_ / "hub" / "snapshot", folder_ / "hub", folder_ / "link" / "snapshot", folder_ / "link"}) {
+    EXPECT_THAT([&] { export_onnx(Checkpoint::open(folder_ / "hub" / "snapshot"), destination, options); },
+                Fails(ErrorCode::usage, HasSubstr("expected a folder")))
+        << destination;
+  }
+  EXPECT_TRUE(fs::exists(folder_ / "hub" / "snapshot" / "config.json"));
+}
+
+TEST_F(Export, CarriesTheConfigThatWasRead) {
+  const fs::path other = golden("llama") / "config_v4.json";
+  export_onnx(Checkpoint::open(golden("llama"), other), folder_ / "out", small_options());
+  EXPECT_EQ(contents(folder_ / "out").at("config.json"), read_text_file(other));
+}
+
 // A copy of the float32 golden with two values of one tensor replaced: NaN and a number beyond f16.
-fs::path poisoned(const fs::path& folder) {
+fs::path poisoned(const fs::path& folder, const std::string& name) {
   fs::copy(golden("spark_3shard_fp32"), folder / "poisoned");
   const Checkpoint checkpoint = Checkpoint::open(folder / "poisoned");
-  const TensorInfo& tensor = *checkpoint.find_tensor("model.layers.1.mlp.up_proj.weight");
+  const TensorInfo& tensor = *checkpoint.find_tensor(name);
   std::fstream file(tensor.file->path(), std::ios::binary | std::ios::in | std::ios::out);
   const float values[] = {std::numeric_limits<float>::quiet_NaN(), 70000.0F};
   file.seekp(static_cast<std::streamoff>(tensor.offset));
@@ -174,18 +198,41 @@ fs::path poisoned(const fs::path& folder) {
 }
 
 TEST_F(Export, CountsNanAndOverflowAndStrictRefusesThem) {
-  const Checkpoint checkpoint = Checkpoint::open(poisoned(folder_));
+  const Checkpoint checkpoint = Checkpoint::open(poisoned(folder_, "model.layers.1.mlp.up_proj.weight"));
   ExportOnnxOptions options = small_options();
   options.step.weights = DType::f16;
   const ExportSummary summary = export_onnx(checkpoint, folder_ / "out", options);
   ASSERT_EQ(summary.numeric_warnings.size(), 1U);
   EXPECT_EQ(summary.numeric_warnings[0].tensor, "layers_1_mlp_up_weight");
+  EXPECT_EQ(summary.numeric_warnings[0].sources, std::vector<std::string>{"model.layers.1.mlp.up_proj.weight"});
   EXPECT_EQ(summary.numeric_warnings[0].nan_count, 1U);
   EXPECT_EQ(summary.numeric_warnings[0].overflow_count, 1U);
   options.strict = true;
   EXPECT_THAT([&] { export_onnx(checkpoint, folder_ / "strict", options); },
               Fails(ErrorCode::numeric_fault, HasSubstr("layers_1_mlp_up_weight")));
   EXPECT_FALSE(fs::exists(folder_ / "strict"));
+}
+
+TEST_F(Export, CountsNanInTensorsStoredInsideTheGraphs) {
+  const Checkpoint checkpoint = Checkpoint::open(poisoned(folder_, "model.layers.0.input_layernorm.weight"));
+  ExportOnnxOptions options = small_options();
+  options.dry_run = true;
+  const ExportSummary summary = export_onnx(checkpoint, folder_ / "out", options);
+  ASSERT_EQ(summary.numeric_warnings.size(), 1U);
+  EXPECT_EQ(summary.numeric_warnings[0].sources, std::vector<std::string>{"model.layers.0.input_layernorm.weight"});
+  options.dry_run = false;
+  options.strict = true;
+  EXPECT_THAT([&] { export_onnx(checkpoint, folder_ / "strict", options); },
+              Fails(ErrorCode::numeric_fault, HasSubstr("model.layers.0.input_layernorm.weight")));
+}
+
+TEST_F(Export, CountsOnlyTheTensorsOfTheSlice) {
+  ExportOnnxOptions options = small_options();
+  options.dry_run = true;
+  options.step.head = false;
+  options.step.layers = {LayerRange::Kind::sliding, 0, 0};
+  // Eight of the layer, and the embedding rows for the host.
+  EXPECT_EQ(export_onnx(Checkpoint::open(golden("spark")), folder_ / "out", options).tensor_count, 9U);
 }
 
 TEST_F(Export, ExplainShowsGraphsRecipesAndPieces) {
@@ -247,6 +294,7 @@ TEST_F(Export, InspectDescribesHybridModelsAndNamesProblems) {
   std::ofstream(folder_ / "odd" / "config.json") << write_json(config);
   const Inspection odd = inspect(Checkpoint::open(folder_ / "odd"));
   EXPECT_EQ(odd.unknown_fields, std::vector<std::string>{"attention_sinks_of_tomorrow"});
+  EXPECT_EQ(odd.family, "spark");
   EXPECT_THAT(odd.problem, HasSubstr("attention_sinks_of_tomorrow"));
 }
 

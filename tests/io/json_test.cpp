@@ -57,6 +57,23 @@ TEST(ParseJson, AllowsSixtyFourLevelsAndNoMore) {
   EXPECT_THAT([&] { parse_json(objects, "f"); }, Fails(ErrorCode::bad_json, HasSubstr("f@320: ")));
 }
 
+TEST(ParseJson, BoundsTheValuesOfATextByCount) {
+  const auto list = [](size_t count) {
+    std::string text = "[";
+    for (size_t i = 1; i < count; ++i) text += "1,";
+    return text + "1]";
+  };
+  EXPECT_EQ(parse_json(list(100'000), "f").array().size(), 100'000U);
+  EXPECT_THAT([&] { parse_json(list(4'000'001), "f"); },
+              Fails(ErrorCode::bad_json, HasSubstr(": JSON of too many values: got more than 4000000")));
+}
+
+TEST(ParseJson, RefusesNumbersBeyondTheRangeOfADouble) {
+  EXPECT_THAT([&] { parse_json("[1e400]", "f"); },
+              Fails(ErrorCode::bad_json, HasSubstr("malformed JSON: got a number beyond the range of a double")));
+  EXPECT_THAT([&] { parse_json("[-1e400]", "f"); }, Fails(ErrorCode::bad_json, testing::Not(HasSubstr("json.exception"))));
+}
+
 struct MalformedRow {
   const char* name;
   std::string text;
@@ -94,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
         MalformedRow{"nan", R"({"a": NaN})", 6, "got the literal 'NaN', expected a finite number"},
         MalformedRow{"infinity", "[1, Infinity]", 4, "got the literal 'Infinity'"},
         MalformedRow{"minus_infinity", "[-Infinity]", 2, "got the literal 'Infinity'"},
-        MalformedRow{"overflow", "[1e999]", 5, "number overflow"}, MalformedRow{"leading_zero", "[01]", 2, "unexpected number"},
+        MalformedRow{"overflow", "[1e999]", 5, "a number beyond the range of a double"}, MalformedRow{"leading_zero", "[01]", 2, "unexpected number"},
         MalformedRow{"hexadecimal", "[0x1]", 2, "invalid literal"}, MalformedRow{"broken_utf8", "[\"a\xff\"]", 3, "UTF-8"},
         MalformedRow{"overlong_utf8", "[\"\xc0\x80\"]", 2, "UTF-8"},
         MalformedRow{"lone_surrogate", R"(["\ud800"])", 8, "surrogate"},

@@ -167,7 +167,7 @@ TEST(GgufModel, AGivenConfigTakesThePlaceOfTheMetadata) {
   EXPECT_EQ(model.layers[0].attention.window, std::optional<uint32_t>(16));
   EXPECT_THAT(model.layers[0].attention.k.weight.text(), HasSubstr("unpair"));
   EXPECT_FLOAT_EQ(model.rope_groups[0].inv_freq[1], static_cast<float>(std::pow(1000.0, -0.5)));
-  EXPECT_THAT(model.warnings, ElementsAre(HasSubstr("'rope_freqs.weight'")));
+  EXPECT_THAT(model.warnings, ElementsAre(HasSubstr("'rope_freqs.weight'"), HasSubstr("'rope_factors_long.weight'")));
 }
 
 TEST(GgufModel, ReadsRopeScalingOfEachKindItKnows) {

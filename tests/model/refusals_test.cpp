@@ -97,6 +97,11 @@ TEST(Refusals, EachConfigFaultHasItsCodeAndNamesItsField) {
       {"gemma3", "use_bidirectional_attention", true, unsupported, "field 'use_bidirectional_attention'"},
       {"gemma3", "hidden_activation", "gelu", unsupported, "field 'hidden_activation': not supported"},
       {"gemma3", "query_pre_attn_scalar", 0, invalid, "field 'query_pre_attn_scalar': out of range: got 0"},
+      {"gemma3", "query_pre_attn_scalar", 1e-80, invalid, "field 'query_pre_attn_scalar': out of range: got 1e-80"},
+      {"gemma3", "query_pre_attn_scalar", 1e300, invalid, "field 'query_pre_attn_scalar': out of range: got 1e+300"},
+      // One mistake is one fault: the length of layer_types is not compared with a number that is none.
+      {"spark", "num_hidden_layers", "4", invalid, "config.json: field 'num_hidden_layers': wrong type: got \"4\""},
+      {"spark", "layer_types", "full_attention", invalid, "config.json: field 'layer_types': wrong type"},
       {"gemma3", "query_pre_attn_scalar", nullptr, missing, "field 'query_pre_attn_scalar': missing"},
       {"gemma3", "rope_parameters.full_attention", nullptr, missing, "field 'rope_parameters.full_attention': missing"},
       {"gemma3", "rope_parameters.full_attention.rope_type", "dynamic", unsupported, "rope kind not supported"},

@@ -1,6 +1,7 @@
 // Rotary tables against the published formulas, computed here in double precision, and the refusals of rope settings.
 #include "model/rope.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -167,6 +168,19 @@ struct RopeRefusal {
   const char* message;
 };
 
+// Each factor is a positive number, and the frequencies made with them are none.
+TEST(Rope, RefusesFactorsThatGiveNoFrequencies) {
+  for (const char* factor : {"1e-300", "1e300"}) {
+    std::string list = factor;
+    for (int i = 1; i < 32; ++i) list += ", 1";
+    const std::string text = fmt::format(
+        R"({{"rope_theta": 1e4, "rope_scaling": {{"rope_type": "longrope", "short_factor": [{0}], "long_factor": [{0}]}}}})", list);
+    EXPECT_THAT([&] { group_of(text, kHead64); },
+                Fails(ErrorCode::config_invalid, HasSubstr("its parameters give an unusable frequency")))
+        << factor;
+  }
+}
+
 TEST(Rope, RefusesEachBadSettingByName) {
   const RopeRefusal rows[] = {
       {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})", ErrorCode::config_unsupported,
@@ -200,6 +214,12 @@ TEST(Rope, RefusesEachBadSettingByName) {
        ErrorCode::config_invalid, "field 'rope_scaling.beta_fast': got 1, expected at least 'beta_slow' 32"},
       {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "longrope", "short_factor": [1, 1], "long_factor": [1]}})",
        ErrorCode::config_invalid, "field 'rope_scaling.short_factor': wrong number of factors: got 2, expected 32"},
+      {R"({"rope_theta": 1e300})", ErrorCode::config_invalid, "config.json: field 'rope_theta': out of range: got 1e+300"},
+      {R"({"rope_theta": "1e4"})", ErrorCode::config_invalid, "config.json: field 'rope_theta': wrong type: got \"1e4\""},
+      {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "yarn", "factor": 2, "mscale": 1e308, "mscale_all_dim": 1e-308}})",
+       ErrorCode::config_invalid, "field 'rope_scaling.rope_type': its parameters give an unusable attention factor: got inf"},
+      {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "yarn", "factor": 2, "mscale": -1000, "mscale_all_dim": 1}})",
+       ErrorCode::config_invalid, "field 'rope_scaling.rope_type': its parameters give an unusable attention factor: got -"},
   };
   for (const RopeRefusal& row : rows) {
     EXPECT_THAT([&] { group_of(row.text, kHead64); }, Fails(row.code, HasSubstr(row.message))) << row.text;

@@ -13,6 +13,7 @@ HALF_SOURCES = ("bf16", "fp16", "F16")  # stored types whose values are f16 valu
 
 
 class Golden:
+
     def __init__(self, name):
         self.name = name
         self.about = json.loads((FOLDER / name / "about.json").read_text())
@@ -70,7 +71,11 @@ def write_tensors(path, tensors) -> None:
     names = {"f4": "F32", "f2": "F16", "u2": "BF16", "i4": "I32", "u1": "U8"}
     header, end = {}, 0
     for name, value in tensors.items():
-        header[name] = {"dtype": names[value.dtype.str[1:]], "shape": list(value.shape), "data_offsets": [end, end + value.nbytes]}
+        header[name] = {
+            "dtype": names[value.dtype.str[1:]],
+            "shape": list(value.shape),
+            "data_offsets": [end, end + value.nbytes]
+        }
         end += value.nbytes
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(value.tobytes() for value in tensors.values()))

@@ -1,4 +1,4 @@
-# The command as a user meets it: help, exit codes, one clear line for each malformed input, nothing left behind, reproducible bytes.
+# The command as a user meets it: help, exit codes, a clear line for each malformed input, nothing left behind, equal bytes.
 import hashlib
 import json
 import os
@@ -23,7 +23,10 @@ def copy(checkpoint, to):
 
 
 def digests(folder):
-    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(folder.rglob("*")) if p.is_file()
+    }
 
 
 def refused(transload, checkpoint, tmp_path, *options):
@@ -51,30 +54,41 @@ def test_help_names_every_command_option_and_exit_code(transload):
     assert top.returncode == 0 and all(word in top.stdout for word in ("export", "inspect", "synth", "Exit codes"))
     options = transload("export", "onnx", "--help")
     assert options.returncode == 0
-    for option in ("--config", "--context", "--q", "--cache-layout", "--gelu", "--layers", "--no-head", "--logits", "--inputs", "--linear",
-                   "--rope-width", "--weights", "--compute", "--opset", "--workers", "--overwrite", "--strict", "--json", "--dry-run",
-                   "--explain", "-o,--output"):
+    for option in ("--config", "--context", "--q", "--cache-layout", "--gelu", "--layers", "--no-head", "--logits", "--inputs",
+                   "--linear", "--rope-width", "--weights", "--compute", "--opset", "--workers", "--overwrite", "--strict",
+                   "--json", "--dry-run", "--explain", "-o,--output"):
         assert option in options.stdout, option
     for command in (["inspect"], ["synth"]):
         assert transload(*command, "--help").returncode == 0
     assert all(len(line) <= 160 for text in (top.stdout, options.stdout) for line in text.splitlines())
 
 
-@pytest.mark.parametrize("arguments", [
-    [], ["nothing"], ["export"], ["export", "onnx"], ["export", "onnx", str(SPARK)], ["inspect"], ["synth"], ["--nothing"],
-    ["inspect", str(SPARK), "extra"]])
+@pytest.mark.parametrize("arguments",
+                         [[], ["nothing"], ["export"], ["export", "onnx"], ["export", "onnx", str(SPARK)], ["inspect"], ["synth"],
+                          ["--nothing"], ["inspect", str(SPARK), "extra"]])
 def test_wrong_usage_exits_with_two(transload, arguments):
     result = transload(*arguments)
     assert result.returncode == 2 and result.stdout == "" and result.stderr
 
 
 @pytest.mark.parametrize("checkpoint, options, words", [
-    (SPARK, ["--q", "0"], ["0"]), (SPARK, ["--q", "x"], ["x"]), (SPARK, ["--context", "0"], ["0"]), (SPARK, ["--opset", "16"], ["16"]),
-    (SPARK, ["--opset", "24"], ["24"]), (SPARK, ["--cache-layout", "stack"], ["stack"]), (SPARK, ["--layers", "3:3"], ["3:3"]),
-    (SPARK, ["--layers", "0:5"], ["5"]), (SPARK, ["--layers", "a:b"], ["a:b"]), (SPARK, ["--layers", "4:5"], ["4"]),
-    (SPARK, ["--weights", "int8"], ["int8"]), (SPARK, ["--compute", "fp16", "--weights", "fp32"], ["f16", "f32"]),
-    (SPARK, ["--workers", "0"], ["0"]), (LLAMA, ["--layers", "sliding"], ["sliding"]), (LLAMA, ["--gelu", "tanh"], ["gelu"]),
-    (LLAMA, ["--context", "257"], ["257", "256"]), (SPARK, ["--no-head", "--logits", "last"], ["logits", "head"]),
+    (SPARK, ["--q", "0"], ["0"]),
+    (SPARK, ["--q", "x"], ["x"]),
+    (SPARK, ["--context", "0"], ["0"]),
+    (SPARK, ["--opset", "16"], ["16"]),
+    (SPARK, ["--opset", "24"], ["24"]),
+    (SPARK, ["--cache-layout", "stack"], ["stack"]),
+    (SPARK, ["--layers", "3:3"], ["3:3"]),
+    (SPARK, ["--layers", "0:5"], ["5"]),
+    (SPARK, ["--layers", "a:b"], ["a:b"]),
+    (SPARK, ["--layers", "4:5"], ["4"]),
+    (SPARK, ["--weights", "int8"], ["int8"]),
+    (SPARK, ["--compute", "fp16", "--weights", "fp32"], ["f16", "f32"]),
+    (SPARK, ["--workers", "0"], ["0"]),
+    (LLAMA, ["--layers", "sliding"], ["sliding"]),
+    (LLAMA, ["--gelu", "tanh"], ["gelu"]),
+    (LLAMA, ["--context", "257"], ["257", "256"]),
+    (SPARK, ["--no-head", "--logits", "last"], ["logits", "head"]),
     (SPARK, ["--layers", "1:2", "--inputs", "ids"], ["ids"]),
     (LLAMA, ["--cache-layout", "roll"], []),
 ])
@@ -103,25 +117,31 @@ def write_header(path, header, body):
 
 
 def edit_header(edit):
+
     def apply(folder):
         header, body = header_of(folder / "model.safetensors")
         edited = edit(header)
         write_header(folder / "model.safetensors", header if edited is None else edited, body)
+
     return apply
 
 
 def edit_bytes(edit, name="model.safetensors"):
+
     def apply(folder):
         (folder / name).write_bytes(edit((folder / name).read_bytes()))
+
     return apply
 
 
 def edit_config(**changes):
+
     def apply(folder):
         config = json.loads((folder / "config.json").read_text())
         for key, value in changes.items():
             config.pop(key, None) if value is ... else config.__setitem__(key, value)
         (folder / "config.json").write_text(json.dumps(config))
+
     return apply
 
 
@@ -130,10 +150,12 @@ def write_config(text):
 
 
 def edit_index(edit):
+
     def apply(folder):
         index = json.loads((folder / "model.safetensors.index.json").read_text())
         edit(index)
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
     return apply
 
 
@@ -141,9 +163,11 @@ UP = "model.layers.1.mlp.up_proj.weight"
 
 
 def _offsets(first, last):
+
     def edit(header):
         begin, end = header[UP]["data_offsets"]
         header[UP]["data_offsets"] = [begin + first, end + last]
+
     return edit
 
 
@@ -166,8 +190,10 @@ def _two_shards(folder):
 MALFORMED = {
     "empty file": (SPARK, edit_bytes(lambda b: b""), 1, ["model.safetensors"]),
     "five bytes": (SPARK, edit_bytes(lambda b: b[:5]), 1, ["model.safetensors", "5"]),
-    "header length past the end": (SPARK, edit_bytes(lambda b: struct.pack("<Q", len(b)) + b[8:]), 1, ["model.safetensors@0", "header"]),
-    "header length near 2^64": (SPARK, edit_bytes(lambda b: b"\xff" * 8 + b[8:]), 1, ["model.safetensors@0", "18446744073709551615"]),
+    "header length past the end": (SPARK, edit_bytes(lambda b: struct.pack("<Q", len(b)) + b[8:]), 1,
+                                   ["model.safetensors@0", "header"]),
+    "header length near 2^64": (SPARK, edit_bytes(lambda b: b"\xff" * 8 + b[8:]), 1,
+                                ["model.safetensors@0", "18446744073709551615"]),
     "truncated data": (SPARK, edit_bytes(lambda b: b[:-100]), 1, ["model.safetensors@", "tensor '", "end"]),
     "trailing bytes": (SPARK, edit_bytes(lambda b: b + bytes(10)), 1, ["model.safetensors@"]),
     "header is not JSON": (SPARK, edit_header(lambda h: b"{" * 20), 1, ["model.safetensors@"]),
@@ -185,13 +211,17 @@ MALFORMED = {
     "shape that does not fit the bytes": (SPARK, _entry(shape=[144, 63]), 1, ["model.safetensors@", UP, "18144", "18432"]),
     "unknown dtype": (SPARK, _entry(dtype="F3"), 4, ["model.safetensors@", UP, "F3"]),
     "no shape": (SPARK, edit_header(lambda h: h[UP].pop("shape") and None), 1, ["model.safetensors@", UP, "shape"]),
-    "missing tensor": (SPARK, edit_header(lambda h: json.dumps({k + ("x" if k == UP else ""): v for k, v in h.items()}).encode()), 1, [UP]),
+    "missing tensor": (SPARK, edit_header(lambda h: json.dumps({
+        k + ("x" if k == UP else ""): v
+        for k, v in h.items()
+    }).encode()), 1, [UP]),
     "transposed tensor": (SPARK, _entry(shape=[64, 144]), 1, [UP, "[64,144]", "[144,64]"]),
     "no weights": (SPARK, lambda f: (f / "model.safetensors").unlink(), 1, ["safetensors"]),
     "no config": (SPARK, lambda f: (f / "config.json").unlink(), 1, ["config.json"]),
     "config is not JSON": (SPARK, write_config("{"), 1, ["config.json@"]),
     "config is a list": (SPARK, write_config("[]"), 1, ["config.json"]),
-    "config with duplicate keys": (SPARK, write_config('{"hidden_size": 64, "hidden_size": 32}'), 1, ["config.json@", "hidden_size"]),
+    "config with duplicate keys": (SPARK, write_config('{"hidden_size": 64, "hidden_size": 32}'), 1,
+                                   ["config.json@", "hidden_size"]),
     "config nested too deep": (SPARK, write_config('{"a":' * 5000), 1, ["config.json@", "nest"]),
     "config without a field": (SPARK, edit_config(intermediate_size=...), 1, ["config.json", "intermediate_size"]),
     "config field of another type": (SPARK, edit_config(hidden_size="64"), 1, ["config.json", "hidden_size", "64"]),
@@ -204,16 +234,23 @@ MALFORMED = {
     "unknown field": (SPARK, edit_config(attention_temperature=2.0), 4, ["config.json", "attention_temperature"]),
     "unknown activation": (SPARK, edit_config(hidden_act="relu6"), 4, ["config.json", "hidden_act", "relu6"]),
     "unknown model": (SPARK, edit_config(model_type="nobody", architectures=["NobodyForCausalLM"]), 4, ["nobody"]),
-    "dynamic rope": (LLAMA, edit_config(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}), 4, ["dynamic"]),
+    "dynamic rope": (LLAMA, edit_config(rope_parameters={
+        "rope_type": "dynamic",
+        "factor": 2.0,
+        "rope_theta": 1e4
+    }), 4, ["dynamic"]),
     "untied without a head": (SPARK, edit_config(tie_word_embeddings=False), 1, ["lm_head.weight"]),
-    "index names a missing file": (SHARDS, edit_index(lambda i: i["weight_map"].update({UP: "gone.safetensors"})), 1, ["gone.safetensors"]),
+    "index names a missing file": (SHARDS, edit_index(lambda i: i["weight_map"].update({UP: "gone.safetensors"})), 1,
+                                   ["gone.safetensors"]),
     "index leaves the folder": (SHARDS, edit_index(lambda i: i["weight_map"].update({UP: "../x"})), 1, ["index.json", "../x"]),
-    "index names an absolute path": (SHARDS, edit_index(lambda i: i["weight_map"].update({UP: "/etc/passwd"})), 1, ["/etc/passwd"]),
+    "index names an absolute path": (SHARDS, edit_index(lambda i: i["weight_map"].update({UP: "/etc/passwd"})), 1,
+                                     ["/etc/passwd"]),
     "index is not an object": (SHARDS, lambda f: (f / "model.safetensors.index.json").write_text("[]"), 1, ["index.json"]),
-    "index names a tensor its file lacks": (SHARDS, edit_index(lambda i: i["weight_map"].update({"ghost": "model-00001-of-00003.safetensors"})),
-                                            1, ["ghost"]),
+    "index names a tensor its file lacks": (
+        SHARDS, edit_index(lambda i: i["weight_map"].update({"ghost": "model-00001-of-00003.safetensors"})), 1, ["ghost"]),
     "tensor in two shards": (SHARDS, _two_shards, 1, ["tensor '", "model-0000"]),
-    "missing shard": (SHARDS, lambda f: (f / "model-00002-of-00003.safetensors").unlink(), 1, ["model-00002-of-00003.safetensors"]),
+    "missing shard": (SHARDS, lambda f:
+                      (f / "model-00002-of-00003.safetensors").unlink(), 1, ["model-00002-of-00003.safetensors"]),
 }
 
 
@@ -239,9 +276,11 @@ def _text(value):
 
 
 def _replace(old, new):
+
     def edit(data):
         assert data.count(old) >= 1 and len(old) == len(new)
         return data.replace(old, new, 1)
+
     return edit
 
 
@@ -253,13 +292,15 @@ MALFORMED_GGUF = {
     "absurd tensor count": (lambda b: gguf(tensors=1 << 60), 1, ["@", str(1 << 60)]),
     "absurd pair count": (lambda b: gguf(pairs=1 << 60), 1, ["@", str(1 << 60)]),
     "absurd string length": (lambda b: gguf(pairs=1, body=struct.pack("<Q", 1 << 60) + bytes(64)), 1, ["@24", str(1 << 60)]),
-    "absurd array length": (lambda b: gguf(pairs=1, body=_text(b"a.b") + struct.pack("<IIQ", 9, 4, 1 << 60) + bytes(64)), 1, ["@", str(1 << 60)]),
+    "absurd array length": (lambda b: gguf(pairs=1, body=_text(b"a.b") + struct.pack("<IIQ", 9, 4, 1 << 60) + bytes(64)), 1,
+                            ["@", str(1 << 60)]),
     "unknown value type": (lambda b: gguf(pairs=1, body=_text(b"a.b") + struct.pack("<I", 77)), 1, ["@", "77"]),
     "truncated in the header": (lambda b: b[:100], 1, ["@"]),
     "truncated data": (lambda b: b[:-1000], 1, ["@", "tensor '"]),
     "duplicate key": (lambda b: gguf(pairs=2, body=(_text(b"a.b") + struct.pack("<II", 4, 1)) * 2), 1, ["a.b"]),
     "no architecture": (lambda b: gguf(), 1, ["general.architecture"]),
-    "unknown architecture": (lambda b: gguf(pairs=1, body=_text(b"general.architecture") + struct.pack("<I", 8) + _text(b"nobody")), 4, ["nobody"]),
+    "unknown architecture": (
+        lambda b: gguf(pairs=1, body=_text(b"general.architecture") + struct.pack("<I", 8) + _text(b"nobody")), 4, ["nobody"]),
     "missing key": (_replace(b"llama.block_count", b"llama.block_cOunt"), (1, 4), ["block_count"]),
 }
 
@@ -270,7 +311,7 @@ def test_malformed_gguf_files_give_one_clear_line(transload, tmp_path, case):
     path = tmp_path / "model.gguf"
     path.write_bytes(edit(GGUF.read_bytes()))
     got, message = refused(transload, path, tmp_path)
-    assert got in (code if isinstance(code, tuple) else (code,)), message
+    assert got in (code if isinstance(code, tuple) else (code, )), message
     assert "model.gguf" in message and len(message) < 1500, message
     for word in words:
         assert word in message, message
@@ -299,9 +340,9 @@ def spoil(tmp_path, value, dtype=np.float32):
     return folder
 
 
-@pytest.mark.parametrize("value, options, kind", [
-    (np.nan, [], "NaN"), (np.nan, ["--weights", "fp16"], "NaN"), (70000.0, ["--weights", "fp16"], "overflow"),
-    (-1e30, ["--compute", "fp16"], "overflow")])
+@pytest.mark.parametrize("value, options, kind", [(np.nan, [], "NaN"), (np.nan, ["--weights", "fp16"], "NaN"),
+                                                  (70000.0, ["--weights", "fp16"], "overflow"),
+                                                  (-1e30, ["--compute", "fp16"], "overflow")])
 def test_bad_numbers_are_a_warning_by_name_and_an_error_with_strict(transload, tmp_path, value, options, kind):
     folder = spoil(tmp_path, value)
     result = transload("export", "onnx", folder, "-o", tmp_path / "bundle", "--context", 32, "--json", *options)
@@ -316,27 +357,35 @@ def test_bad_numbers_are_a_warning_by_name_and_an_error_with_strict(transload, t
 
 
 def test_infinity_of_the_source_and_large_f32_values_are_not_an_overflow_in_f32(transload, tmp_path):
-    result = transload("export", "onnx", spoil(tmp_path, 70000.0), "-o", tmp_path / "bundle", "--context", 32, "--strict", "--json")
+    result = transload("export", "onnx", spoil(tmp_path, 70000.0), "-o", tmp_path / "bundle", "--context", 32, "--strict",
+                       "--json")
     assert result.returncode == 0 and json.loads(result.stdout)["numeric_warnings"] == []
 
 
 # ---------------------------------------------------------------------------------------------------- files on disk
 
 
-@pytest.mark.parametrize("options", [[], ["--linear", "matmul", "--weights", "fp16", "--q", "1,8"], ["--compute", "fp16", "--cache-layout", "roll"]])
-@pytest.mark.parametrize("checkpoint", [SPARK, SHARDS, GGUF, FOLDER / "gemma3"], ids=lambda p: p.parent.name if p.is_file() else p.name)
+@pytest.mark.parametrize(
+    "options", [[], ["--linear", "matmul", "--weights", "fp16", "--q", "1,8"], ["--compute", "fp16", "--cache-layout", "roll"]])
+@pytest.mark.parametrize("checkpoint", [SPARK, SHARDS, GGUF, FOLDER / "gemma3"],
+                         ids=lambda p: p.parent.name if p.is_file() else p.name)
 def test_bytes_do_not_depend_on_the_number_of_workers_or_the_run(transload, tmp_path, checkpoint, options):
     for name, workers in (("a", 1), ("b", 4), ("c", 4)):
-        assert transload("export", "onnx", checkpoint, "-o", tmp_path / name, "--context", 32, "--workers", workers, *options).returncode == 0
+        assert transload("export", "onnx", checkpoint, "-o", tmp_path / name, "--context", 32, "--workers", workers,
+                         *options).returncode == 0
     first = digests(tmp_path / "a")
     assert len(first) >= 5 and first == digests(tmp_path / "b") == digests(tmp_path / "c")
 
 
-@pytest.mark.parametrize("options", [[], ["--q", "1,8", "--context", "16,64", "--weights", "fp16"], ["--inputs", "ids", "--no-head"],
-                                     ["--layers", "1:3", "--linear", "conv1x1"]])
-@pytest.mark.parametrize("checkpoint", [SPARK, SHARDS, GGUF, FOLDER / "gemma3"], ids=lambda p: p.parent.name if p.is_file() else p.name)
+@pytest.mark.parametrize("options", [[], ["--q", "1,8", "--context", "16,64", "--weights", "fp16"],
+                                     ["--inputs", "ids", "--no-head"], ["--layers", "1:3", "--linear", "conv1x1"]])
+@pytest.mark.parametrize("checkpoint", [SPARK, SHARDS, GGUF, FOLDER / "gemma3"],
+                         ids=lambda p: p.parent.name if p.is_file() else p.name)
 def test_a_dry_run_writes_nothing_and_knows_every_byte(transload, tmp_path, checkpoint, options):
-    arguments = ["export", "onnx", checkpoint, "-o", tmp_path / "bundle", *([] if "--context" in options else ["--context", 32]), *options, "--json"]
+    arguments = [
+        "export", "onnx", checkpoint, "-o", tmp_path / "bundle", *([] if "--context" in options else ["--context", 32]), *options,
+        "--json"
+    ]
     dry = transload(*arguments, "--dry-run")
     assert dry.returncode == 0 and list(tmp_path.iterdir()) == []
     real = transload(*arguments)
@@ -356,7 +405,8 @@ def test_an_existing_destination_is_refused_unless_overwritten_and_a_failure_lea
     broken = copy(SPARK, tmp_path / "broken")
     edit_bytes(lambda b: b[:-100])(broken)
     assert transload("export", "onnx", broken, "-o", out, "--overwrite").returncode == 1 and digests(out) == before
-    assert transload("export", "onnx", spoil(tmp_path, np.nan), "-o", out, "--overwrite", "--strict", "--context", 32).returncode == 1
+    assert transload("export", "onnx", spoil(tmp_path, np.nan), "-o", out, "--overwrite", "--strict", "--context",
+                     32).returncode == 1
     assert digests(out) == before
     assert transload("export", "onnx", SPARK, "-o", out, "--context", 64, "--overwrite").returncode == 0
     assert "step_q1_c64.onnx" in digests(out) and "step_q1_c32.onnx" not in digests(out)
@@ -400,8 +450,8 @@ def test_shards_need_no_index(transload, tmp_path):
     assert (tmp_path / "a" / "weights.bin").read_bytes() == (tmp_path / "b" / "weights.bin").read_bytes()
 
 
-@pytest.mark.parametrize("checkpoint, family", [(SPARK, "spark"), (SHARDS, "spark"), (GGUF, "llama"), (FOLDER / "mistral", "mistral"),
-                                                (FOLDER / "gemma3", "gemma3")])
+@pytest.mark.parametrize("checkpoint, family", [(SPARK, "spark"), (SHARDS, "spark"), (GGUF, "llama"),
+                                                (FOLDER / "mistral", "mistral"), (FOLDER / "gemma3", "gemma3")])
 def test_inspect_says_what_a_checkpoint_is(transload, checkpoint, family):
     result = transload("inspect", checkpoint, "--json")
     assert result.returncode == 0, result.stderr
@@ -414,12 +464,16 @@ def test_inspect_says_what_a_checkpoint_is(transload, checkpoint, family):
 
 def test_synth_writes_the_checkpoint_of_a_config_reproducibly(transload, tmp_path):
     for name, workers in (("a", 1), ("b", 4)):
-        result = transload("synth", SPARK / "config.json", "-o", tmp_path / name, "--seed", 5, "--shards", 2, "--workers", workers)
+        result = transload("synth", SPARK / "config.json", "-o", tmp_path / name, "--seed", 5, "--shards", 2, "--workers",
+                           workers)
         assert result.returncode == 0, result.stderr
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
     assert transload("synth", SPARK, "-o", tmp_path / "c", "--seed", 6, "--shards", 2).returncode == 0
     assert digests(tmp_path / "c") != digests(tmp_path / "a")
-    shapes = [{name: value.shape for path in sorted(folder.glob("model*.safetensors")) for name, value in read_tensors(path).items()}
-              for folder in (tmp_path / "a", SPARK)]
+    shapes = [{
+        name: value.shape
+        for path in sorted(folder.glob("model*.safetensors"))
+        for name, value in read_tensors(path).items()
+    } for folder in (tmp_path / "a", SPARK)]
     assert shapes[0] == shapes[1]
     assert transload("export", "onnx", tmp_path / "a", "-o", tmp_path / "bundle", "--context", 32, "--strict").returncode == 0

@@ -47,7 +47,8 @@ def test_json_summary(bundle, model, capsys):
     assert code == 0 and out.count("\n") == 1
     assert (summary["prompt_tokens"], summary["tokens"], summary["text"]) == (PROMPT, greedy(model, 6), None)
     assert (summary["finish_reason"], summary["context"]) == ("length", 32)
-    assert all(summary[key] > 0 for key in ("load_seconds", "prompt_seconds", "tokens_per_second", "peak_memory_bytes", "kv_bytes"))
+    assert all(summary[key] > 0
+               for key in ("load_seconds", "prompt_seconds", "tokens_per_second", "peak_memory_bytes", "kv_bytes"))
 
 
 def test_generation_ends_at_a_stop_token_and_when_the_context_is_full(bundle, model, tmp_path, capsys):
@@ -65,7 +66,9 @@ def test_generation_ends_at_a_stop_token_and_when_the_context_is_full(bundle, mo
 
 
 def test_sampling_with_a_seed_repeats(bundle, capsys):
-    options = [bundle, "--prompt-ids", "1", "--max-new-tokens", 12, "--temperature", 40, "--top-k", 9, "--top-p", 0.95, "--ignore-eos"]
+    options = [
+        bundle, "--prompt-ids", "1", "--max-new-tokens", 12, "--temperature", 40, "--top-k", 9, "--top-p", 0.95, "--ignore-eos"
+    ]
     runs = [run(capsys, *options, "--seed", seed)[1] for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
 
@@ -81,7 +84,8 @@ def test_inputs_of_the_first_step_after_the_prompt_are_dumped(bundle, model, tmp
 
 
 @pytest.mark.parametrize("arguments, code, message", [
-    (["BUNDLE"], 2, "--prompt"), (["BUNDLE", "--prompt", "a", "--prompt-ids", "1"], 2, "not allowed with"),
+    (["BUNDLE"], 2, "--prompt"),
+    (["BUNDLE", "--prompt", "a", "--prompt-ids", "1"], 2, "not allowed with"),
     (["BUNDLE", "--prompt", "a"], 2, "bundle has no tokenizer: got --prompt, expected --prompt-ids"),
     (["BUNDLE", "--prompt-ids", "a"], 2, "not a list of token ids: got 'a'"),
     (["BUNDLE", "--prompt-ids", "1,,2"], 2, "not a list of token ids"),
@@ -102,9 +106,10 @@ def test_errors_are_one_line_with_the_right_exit_code(bundle, capsys, arguments,
     assert err.startswith("error: ") and err.count("\n") == 1 and message in err
 
 
-@pytest.mark.parametrize("change, message", [
-    (lambda c: c.update(version=9), "unknown version: got 9"), (lambda c: c["steps"][0].update(file="gone.onnx"), "missing file"),
-    (lambda c: c.update(tokenizer="tokenizer.json"), "missing file: got no 'tokenizer.json'")])
+@pytest.mark.parametrize("change, message",
+                         [(lambda c: c.update(version=9), "unknown version: got 9"),
+                          (lambda c: c["steps"][0].update(file="gone.onnx"), "missing file"),
+                          (lambda c: c.update(tokenizer="tokenizer.json"), "missing file: got no 'tokenizer.json'")])
 def test_a_malformed_bundle_exits_with_one(model, tmp_path, capsys, change, message):
     bundle = write_bundle(model, tmp_path / "b")
     contract = contract_of(model)

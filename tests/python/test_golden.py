@@ -83,16 +83,23 @@ def test_f16_compute_is_close(export, name, layout):
 
 
 @pytest.mark.parametrize("options", [
-    ["--linear", "matmul"], ["--linear", "conv1x1"], ["--rope-width", "half"], ["--inputs", "ids"],
+    ["--linear", "matmul"],
+    ["--linear", "conv1x1"],
+    ["--rope-width", "half"],
+    ["--inputs", "ids"],
     *(["--opset", str(n)] for n in (17, 19, 20, 21, 22, 23)),
     ["--linear", "conv1x1", "--rope-width", "half", "--inputs", "ids", "--cache-layout", "roll", "--weights", "fp16"],
-], ids=" ".join)
+],
+                         ids=" ".join)
 @pytest.mark.parametrize("name", SOME)
 def test_every_dialect_computes_the_same(export, name, options):
     golden = goldens[name]
     runner = Runner(export(golden.checkpoint, "--context", 64, "--q", "1,8", *options))
     tolerance = 2e-2 if "fp16" in options and golden.about["stored_dtype"] not in HALF_SOURCES else None
-    check_logits(golden, run_in_pieces(runner, golden.tokens[:golden.read], EIGHTS_THEN_ONES), tolerance, greedy=tolerance is None)
+    check_logits(golden,
+                 run_in_pieces(runner, golden.tokens[:golden.read], EIGHTS_THEN_ONES),
+                 tolerance,
+                 greedy=tolerance is None)
 
 
 @pytest.mark.parametrize("name", ["llama", "llama_tied_fp16", "spark_3shard_fp32", "llama_gguf_f16"])
@@ -136,8 +143,9 @@ def test_slices_of_layers_take_and_give_the_hidden_states_of_the_reference(expor
     golden = goldens[name]
     last = golden.layers
     for begin, end in {(0, 1), (1, 2), (1, last), (last - 1, last), (0, 2)}:
-        runner = Runner(export(golden.checkpoint, "--context", 32, "--q", "1,8", "--cache-layout", layout, "--no-head", "--layers",
-                               f"{begin}:{end}"))
+        runner = Runner(
+            export(golden.checkpoint, "--context", 32, "--q", "1,8", "--cache-layout", layout, "--no-head", "--layers",
+                   f"{begin}:{end}"))
         assert (runner.contract.first_layer, runner.contract.end_layer) == (begin, end)
         assert runner.contract.input_form == ("hidden" if begin else "rows")
         caches = runner.contract.step(1, 32).caches
@@ -227,7 +235,8 @@ def test_both_spellings_of_a_config_give_the_same_bytes(export, name):
     check_logits(golden, run_in_pieces(Runner(other), golden.tokens[:golden.read], EIGHTS_THEN_ONES))
 
 
-@pytest.mark.parametrize("form, least, most", [("exact", 0, 4e-4), ("model", 0, 4e-4), ("tanh", 1e-6, 5e-2), ("sigmoid", 1e-3, 2.0)])
+@pytest.mark.parametrize("form, least, most", [("exact", 0, 4e-4), ("model", 0, 4e-4), ("tanh", 1e-6, 5e-2),
+                                               ("sigmoid", 1e-3, 2.0)])
 def test_gelu_forms_change_spark_by_as_much_as_they_should(export, form, least, most):
     golden = goldens["spark"]
     runner = Runner(export(golden.checkpoint, "--context", 64, "--gelu", form))

@@ -75,16 +75,18 @@ def test_ring_and_roll_equal_a_direct_pass_for_random_windows_and_calls(seed):
                 np.testing.assert_allclose(v, values[:, begin:cache.position], atol=1e-5)
 
 
-@pytest.mark.parametrize("layout, position, real_columns", [
-    # window 4: ring has 3 slots and its mask 3 + 2 columns, roll 4 slots and also 5
-    ("ring", 0, [[0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]),
-    ("ring", 2, [[1, 1, 0, 1, 0], [1, 1, 0, 1, 1]]),
-    ("ring", 3, [[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]]),
-    ("ring", 4, [[1, 1, 1, 1, 0], [1, 0, 1, 1, 1]]),
-    ("roll", 0, [[0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]),
-    ("roll", 2, [[0, 1, 1, 1, 0], [0, 1, 1, 1, 1]]),
-    ("roll", 5, [[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]]),
-])
+@pytest.mark.parametrize(
+    "layout, position, real_columns",
+    [
+        # window 4: ring has 3 slots and its mask 3 + 2 columns, roll 4 slots and also 5
+        ("ring", 0, [[0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]),
+        ("ring", 2, [[1, 1, 0, 1, 0], [1, 1, 0, 1, 1]]),
+        ("ring", 3, [[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]]),
+        ("ring", 4, [[1, 1, 1, 1, 0], [1, 0, 1, 1, 1]]),
+        ("roll", 0, [[0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]),
+        ("roll", 2, [[0, 1, 1, 1, 0], [0, 1, 1, 1, 1]]),
+        ("roll", 5, [[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]]),
+    ])
 def test_masks_open_exactly_the_keys_in_the_window(layout, position, real_columns):
     model = TinyModel(window=4)
     contract, cache = make(model, layout=layout, steps=((1, 8), (2, 8)))
@@ -117,17 +119,21 @@ def good_outputs(step, value=1.0):
 
 
 def _swap(index, array):
+
     def edit(outputs):
         outputs[index] = array(outputs[index])
         return outputs
+
     return edit
 
 
 def _poison(value):
+
     def edit(array):
         array = array.copy()
         array.flat[-1] = value
         return array
+
     return edit
 
 
@@ -137,7 +143,8 @@ REFUSED = {
     "none": (lambda o: [], 5, 2, "cache tensor count does not match: got 0, expected 4"),
     "wrong shape": (_swap(1, lambda a: a[:, :, :1]), 5, 2, "tensor 'v_new_0': shape does not match: got [1,2,"),
     "wrong rank": (_swap(2, lambda a: a[0]), 5, 2, "tensor 'k_new_1': shape does not match: got [2,2,6], expected [1,2,2,6]"),
-    "wrong dtype": (_swap(0, lambda a: a.astype(np.float64)), 5, 2, "tensor 'k_new_0': dtype does not match: got float64, expected float32"),
+    "wrong dtype": (_swap(0, lambda a: a.astype(np.float64)), 5, 2,
+                    "tensor 'k_new_0': dtype does not match: got float64, expected float32"),
     "not an array": (_swap(3, lambda a: a.tolist()), 5, 2, "tensor 'v_new_1': dtype does not match: got list, expected float32"),
     "NaN": (_swap(3, _poison(np.nan)), 5, 2, "tensor 'v_new_1': values are not finite: got 1 of 24, expected 0"),
     "infinity": (_swap(2, _poison(np.inf)), 5, 2, "tensor 'k_new_1': values are not finite: got 1 of 24, expected 0"),
@@ -186,7 +193,7 @@ def test_positions_beyond_the_capacity_are_refused_and_padding_may_reach_past_it
 def test_capacity_ends_at_the_context_unless_every_window_fits_its_slots(layout):
     fits = 4 if layout == "ring" else 5
     for context in (fits - 1, fits):
-        _, cache = make(TinyModel(window=5, all_sliding=True), layout=layout, steps=((1, context),))
+        _, cache = make(TinyModel(window=5, all_sliding=True), layout=layout, steps=((1, context), ))
         assert cache.capacity == (MAX_POSITIONS if context == fits else context)
 
 

@@ -104,7 +104,10 @@ def test_graphs_are_plain_for_converters(bundle):
         assert [o.domain for o in model.opset_import] == [""]
         assert not model.graph.sparse_initializer and not model.functions
         kinds = {node.op_type for node in model.graph.node}
-        banned = {"If", "Loop", "Scan", "Shape", "Where", "IsNaN", "NonZero", "ScatterND", "ScatterElements", "Expand", "Range", "Constant"}
+        banned = {
+            "If", "Loop", "Scan", "Shape", "Where", "IsNaN", "NonZero", "ScatterND", "ScatterElements", "Expand", "Range",
+            "Constant"
+        }
         assert not kinds & banned
         for node in model.graph.node:
             assert node.domain == "" and not any(a.name == "allowzero" and a.i for a in node.attribute)
@@ -123,7 +126,8 @@ def test_weights_hold_the_embedding_rows_the_contract_points_at(export):
     source = Contract.load(bundle).embedding
     assert source.file == "weights.bin" and source.offset % 4096 == 0
     path, model = graphs(bundle)[0]
-    tensor = next(t for t in model.graph.initializer if {e.key: e.value for e in t.external_data}.get("offset") == str(source.offset))
+    tensor = next(t for t in model.graph.initializer if {e.key: e.value
+                                                         for e in t.external_data}.get("offset") == str(source.offset))
     onnx.external_data_helper.load_external_data_for_tensor(tensor, str(bundle))
     rows = numpy_helper.to_array(tensor).reshape(source.shape)
     assert np.array_equal(Embedding(bundle, source, np.dtype(np.float32)).rows([0, 5, 7]), rows[[0, 5, 7]])

@@ -13,12 +13,13 @@ from transload.tokenizer import load_tokenizer
 
 ROOT = real_models.ROOT
 LOGITS = 5e-3  # the weights are dequantised to f32 on both sides
-LAYOUTS = {"smollm2-135m": ("auto",), "gemma3-270m": ("ring", "roll")}
+LAYOUTS = {"smollm2-135m": ("auto", ), "gemma3-270m": ("ring", "roll")}
 CASES = [(name, layout) for name, layouts in LAYOUTS.items() for layout in layouts]
 
 
 @pytest.fixture(scope="module")
 def bundles(export):
+
     def get(name, layout):
         return export(real_models.weights(name), "--context", 1024, "--q", "1,128", "--cache-layout", layout)
 
@@ -71,11 +72,18 @@ def check_long_run(runner, golden):
 @pytest.mark.parametrize("name", ["smollm2-135m"])
 def test_the_command_line_streams_the_reference_text(bundles, name, tmp_path):
     reference = real_models.reference(name)
-    run = [sys.executable, "-m", "transload.generate", str(bundles(name, "auto")), "--prompt", reference["prompt"], "--max-new-tokens", "40"]
-    plain = subprocess.run([*run, "--stats", "--dump-inputs", str(tmp_path / "dump")], capture_output=True, text=True, cwd=ROOT / "python")
+    run = [
+        sys.executable, "-m", "transload.generate",
+        str(bundles(name, "auto")), "--prompt", reference["prompt"], "--max-new-tokens", "40"
+    ]
+    plain = subprocess.run([*run, "--stats", "--dump-inputs", str(tmp_path / "dump")],
+                           capture_output=True,
+                           text=True,
+                           cwd=ROOT / "python")
     assert (plain.returncode, plain.stdout) == (0, reference["greedy_text"] + "\n"), plain.stderr
     assert "tokens/s" in plain.stderr and "peak memory" in plain.stderr and plain.stderr.count("\n") == 1
     assert (tmp_path / "dump" / "input_names.txt").read_text().split()[:2] == ["x", "cos_full"]
-    summary = json.loads(subprocess.run([*run[:-1], "9", "--json"], capture_output=True, text=True, cwd=ROOT / "python", check=True).stdout)
+    summary = json.loads(
+        subprocess.run([*run[:-1], "9", "--json"], capture_output=True, text=True, cwd=ROOT / "python", check=True).stdout)
     assert summary["tokens"] == reference["greedy_tokens"][:9] and reference["greedy_text"].startswith(summary["text"])
     assert summary["finish_reason"] == "length" and summary["tokens_per_second"] > 0 and summary["peak_memory_bytes"] > 1 << 20

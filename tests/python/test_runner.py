@@ -1,4 +1,4 @@
-# The runner on a hand-made bundle: prompts of any length, padding, windows that wrap, other input forms, and the files it refuses.
+# The runner on a hand-made bundle: prompts of any length, padding, windows that wrap, other input forms, refusals.
 import functools
 import json
 
@@ -37,8 +37,10 @@ def test_logits_equal_a_direct_pass_however_the_tokens_are_cut(model, tmp_path, 
 def test_any_window_padding_in_the_middle_of_a_sequence(tmp_path, layout, window):
     model = TinyModel(window=window)
     runner = Runner(write_bundle(model, tmp_path / "b", layout=layout, steps=((1, 32), (8, 32), (16, 32))))
-    got = [runner.feed(TOKENS[a:b], queries, all_rows=True) for a, b, queries in
-           ((0, 3, [8]), (3, 8, [16]), (8, 9, [1]), (9, 20, [16]), (20, 30, [8, 8]))]
+    got = [
+        runner.feed(TOKENS[a:b], queries, all_rows=True)
+        for a, b, queries in ((0, 3, [8]), (3, 8, [16]), (8, 9, [1]), (9, 20, [16]), (20, 30, [8, 8]))
+    ]
     np.testing.assert_allclose(np.concatenate(got), model.forward(TOKENS)[0], atol=2e-5)
 
 
@@ -49,14 +51,13 @@ def test_other_graph_forms_give_the_same_last_row(model, tmp_path, options, coun
     np.testing.assert_allclose(runner.feed(TOKENS[:count]), model.forward(TOKENS[:count])[0][-1], atol=2e-5)
 
 
-@pytest.mark.parametrize("count, plan", [
-    (1, [(1, 1)]), (2, [(8, 2)]), (8, [(8, 8)]), (9, [(8, 8), (1, 1)]), (20, [(8, 8), (8, 8), (8, 4)])])
+@pytest.mark.parametrize("count, plan", [(1, [(1, 1)]), (2, [(8, 2)]), (8, [(8, 8)]), (9, [(8, 8), (1, 1)]),
+                                         (20, [(8, 8), (8, 8), (8, 4)])])
 def test_plan_fills_large_calls_and_pads_the_last(model, tmp_path, count, plan):
     assert Runner(write_bundle(model, tmp_path / "b")).plan(count) == plan
 
 
-@pytest.mark.parametrize("count, plan", [
-    (1, [(1, 1)]), (5, [(8, 4), (1, 1)]), (8, [(8, 8)]), (10, [(8, 2), (8, 8)])])
+@pytest.mark.parametrize("count, plan", [(1, [(1, 1)]), (5, [(8, 4), (1, 1)]), (8, [(8, 8)]), (10, [(8, 2), (8, 8)])])
 def test_plan_of_last_row_graphs_ends_with_a_full_call(model, tmp_path, count, plan):
     assert Runner(write_bundle(model, tmp_path / "b", logits="last")).plan(count) == plan
 
@@ -124,9 +125,9 @@ def test_dumped_inputs_are_the_real_ones_in_graph_order(model, tmp_path):
     assert runner.position == 11  # nothing was read
 
 
-@pytest.mark.parametrize("tokens, message", [
-    ([], "nothing to read"), ([0, VOCAB], f"outside the vocabulary: got {VOCAB}"), ([-1], "outside the vocabulary: got -1"),
-    ([0.5], "not a list of ids"), ([[1]], "not a list of ids")])
+@pytest.mark.parametrize("tokens, message", [([], "nothing to read"), ([0, VOCAB], f"outside the vocabulary: got {VOCAB}"),
+                                             ([-1], "outside the vocabulary: got -1"), ([0.5], "not a list of ids"),
+                                             ([[1]], "not a list of ids")])
 def test_bad_tokens_are_refused(model, tmp_path, tokens, message):
     runner = Runner(write_bundle(model, tmp_path / "b"))
     with pytest.raises(UsageError, match=message):
@@ -142,31 +143,35 @@ def test_query_lengths_must_exist_and_cover_the_tokens(model, tmp_path):
         Runner(tmp_path / "b").feed(TOKENS, [8])
 
 
-def test_non_finite_logits_are_refused_and_nothing_is_stored(model, tmp_path):
+@pytest.mark.parametrize("token", [4, 5])
+def test_non_finite_results_are_refused_by_name_and_nothing_is_stored(tmp_path, token):
     broken = TinyModel()
-    broken.embedding = broken.embedding.copy()
-    broken.embedding[4] = np.inf
+    broken.embedding[4] = np.inf  # read by the head for every token, by the layers for token 4 only
     runner = Runner(write_bundle(broken, tmp_path / "b"))
-    with pytest.raises(CacheError, match="not finite"):
-        runner.feed([4])
+    with pytest.raises(CacheError, match="tensor 'logits': values are not finite"):
+        runner.feed([token])
     assert runner.position == 0
 
 
 def _change(*path, to):
+
     def edit(contract):
         target = contract
         for key in path[:-1]:
             target = target[key]
         target[path[-1]] = to
+
     return edit
 
 
 def _remove(*path):
+
     def edit(contract):
         target = contract
         for key in path[:-1]:
             target = target[key]
         del target[path[-1]]
+
     return edit
 
 
@@ -181,7 +186,8 @@ def _remove(*path):
     (_change("steps", 0, "file", to="../x.onnx"), "field 'steps[0].file': not a plain file name: got '../x.onnx'"),
     (_change("steps", 0, "file", to="gone.onnx"), "missing file: got no 'gone.onnx'"),
     (_change("steps", 0, "inputs", 1, "role", to="other"), "field 'steps[0].inputs[1].role': unknown value: got 'other'"),
-    (_change("steps", 0, "inputs", 1, "shape", to=[1, 1, 1, 99]), "tensor 'cos_sw': shape does not match: got [1,1,1,99], expected"),
+    (_change("steps", 0, "inputs", 1, "shape", to=[1, 1, 1, 99
+                                                   ]), "tensor 'cos_sw': shape does not match: got [1,1,1,99], expected"),
     (_change("steps", 0, "inputs", 1, "dtype", to="f16"), "tensor 'cos_sw': dtype does not match: got float16, expected float32"),
     (_change("steps", 0, "inputs", 1, "group", to="full"), "tensor 'cos_sw': unexpected or repeated role: got 'rope_cos'"),
     (_change("steps", 0, "inputs", 1, "name", to="x"), "repeated tensor name: got x"),
@@ -226,6 +232,7 @@ def test_files_that_are_not_a_bundle_are_refused(model, tmp_path):
 
 def test_a_graph_whose_inputs_differ_from_the_contract_is_refused(model, tmp_path):
     bundle = write_bundle(model, tmp_path / "b")
-    (bundle / "step_q1_c32.onnx").write_bytes((write_bundle(model, tmp_path / "c", input_form="ids") / "step_q1_c32.onnx").read_bytes())
+    (bundle / "step_q1_c32.onnx").write_bytes(
+        (write_bundle(model, tmp_path / "c", input_form="ids") / "step_q1_c32.onnx").read_bytes())
     with pytest.raises(ContractError, match="input names do not match contract.json: got ids"):
         Runner(bundle).feed([1])

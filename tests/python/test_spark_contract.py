@@ -41,8 +41,8 @@ def sparse(transload, data, tmp_path_factory):
 @pytest.mark.parametrize("layout", ["auto", "ring", "roll"])
 @pytest.mark.parametrize("context", [1024, 4096])
 def test_names_order_and_shapes_at_real_size(transload, sparse, tmp_path, layout, context):
-    result = transload("export", "onnx", sparse, "-o", tmp_path / "x", "--context", context, "--cache-layout", layout, "--dry-run",
-                       "--explain")
+    result = transload("export", "onnx", sparse, "-o", tmp_path / "x", "--context", context, "--cache-layout", layout,
+                       "--dry-run", "--explain")
     assert result.returncode == 0, result.stderr
     graph = result.stdout[result.stdout.index("graph "):]
     declared = dict(re.findall(r"^(?:\w+ )?%(\w+): \w+\[([\d,]*)\]", graph, re.MULTILINE))
@@ -58,14 +58,14 @@ def test_names_order_and_shapes_at_real_size(transload, sparse, tmp_path, layout
 
 @pytest.mark.parametrize("layout, hybrid", [("auto", 80_697_344), ("ring", 80_697_344), ("roll", 80_740_352)])
 def test_cache_bytes_at_context_4096(transload, sparse, tmp_path, layout, hybrid):
-    result = transload("export", "onnx", sparse, "-o", tmp_path / "x", "--context", 4096, "--cache-layout", layout, "--compute", "fp16",
-                       "--dry-run", "--json")
+    result = transload("export", "onnx", sparse, "-o", tmp_path / "x", "--context", 4096, "--cache-layout", layout, "--compute",
+                       "fp16", "--dry-run", "--json")
     summary = json.loads(result.stdout)
     assert summary["tensors"] == 226
     assert summary["kv"][0]["bytes"]["fp16"] == {"hybrid": hybrid, "uniform": 234_881_024, "saved": 234_881_024 - hybrid}
     assert summary["kv"][0]["bytes"]["fp32"]["hybrid"] == 2 * hybrid
-    assert [row["slots"] for row in summary["kv"][0]["layers"]] == [
-        4096 if i in FULL else 512 if layout == "roll" else 511 for i in range(LAYERS)]
+    assert [row["slots"] for row in summary["kv"][0]["layers"]
+            ] == [4096 if i in FULL else 512 if layout == "roll" else 511 for i in range(LAYERS)]
 
 
 @pytest.mark.parametrize("layout", ["auto", "roll"])
@@ -74,7 +74,8 @@ def test_a_narrow_model_of_the_same_depth_heads_and_window_is_written_and_runs(t
     config.update(hidden_size=32, intermediate_size=48, vocab_size=64)
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert transload("synth", tmp_path / "config.json", "-o", tmp_path / "narrow", "--seed", 3).returncode == 0
-    result = transload("export", "onnx", tmp_path / "narrow", "-o", tmp_path / "x", "--context", 1024, "--q", "1,128", "--cache-layout", layout)
+    result = transload("export", "onnx", tmp_path / "narrow", "-o", tmp_path / "x", "--context", 1024, "--q", "1,128",
+                       "--cache-layout", layout)
     assert result.returncode == 0, result.stderr
     contract = Contract.load(tmp_path / "x")
     for q in (1, 128):

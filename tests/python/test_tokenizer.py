@@ -41,8 +41,14 @@ def bytes_alphabet():
 def byte_level_fields(**changes):
     tokens = ["<|end|>", "<extra>", *bytes_alphabet(), "\u0120t", "he", "\u0120the", "12", "123", "1234"]
     fields = {
-        "model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": [3, 4] + [1] * (len(tokens) - 2),
-        "merges": ["\u0120 t", "h e", "\u0120t he", "1 2", "12 3", "123 4"], "bos_token_id": 0, "eos_token_id": 0}
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": tokens,
+        "token_type": [3, 4] + [1] * (len(tokens) - 2),
+        "merges": ["\u0120 t", "h e", "\u0120t he", "1 2", "12 3", "123 4"],
+        "bos_token_id": 0,
+        "eos_token_id": 0
+    }
     fields.update(changes)
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -51,9 +57,10 @@ def pieces(tokenizer, string):
     return [tokenizer.inner.id_to_token(i) for i in tokenizer.encode(string)]
 
 
-@pytest.mark.parametrize("pre, digits", [
-    ("gpt-2", ["1234"]), ("default", ["1234"]), ("smollm", ["1", "2", "3", "4"]), ("starcoder", ["1", "2", "3", "4"]),
-    ("llama-bpe", ["123", "4"]), ("qwen2", ["1", "2", "3", "4"]), ("gpt-4o", ["123", "4"]), ("tekken", ["1", "2", "3", "4"])])
+@pytest.mark.parametrize("pre, digits", [("gpt-2", ["1234"]), ("default", ["1234"]), ("smollm", ["1", "2", "3", "4"]),
+                                         ("starcoder", ["1", "2", "3", "4"]), ("llama-bpe", ["123", "4"]),
+                                         ("qwen2", ["1", "2", "3", "4"]), ("gpt-4o", ["123", "4"]),
+                                         ("tekken", ["1", "2", "3", "4"])])
 def test_pre_decides_how_text_is_cut_before_merging(tmp_path, pre, digits):
     tokenizer = load_tokenizer(write_gguf(tmp_path / "t.gguf", byte_level_fields(pre=pre, add_bos_token=False)))
     assert pieces(tokenizer, "the the") == ["t", "he", "\u0120the"]
@@ -70,9 +77,17 @@ def test_special_and_user_defined_tokens_are_whole_and_only_special_ones_vanish_
     assert tokenizer.decode(ids, skip_special_tokens=False) == "a<|end|><extra>b"
 
 
-@pytest.mark.parametrize("fields, start, end", [
-    ({}, False, False), ({"add_bos_token": True}, True, False), ({"pre": "llama-bpe"}, True, False),
-    ({"pre": "llama-bpe", "add_bos_token": False}, False, False), ({"add_bos_token": True, "add_eos_token": True}, True, True)])
+@pytest.mark.parametrize("fields, start, end", [({}, False, False), ({
+    "add_bos_token": True
+}, True, False), ({
+    "pre": "llama-bpe"
+}, True, False), ({
+    "pre": "llama-bpe",
+    "add_bos_token": False
+}, False, False), ({
+    "add_bos_token": True,
+    "add_eos_token": True
+}, True, True)])
 def test_begin_and_end_tokens_are_added_as_the_file_says(tmp_path, fields, start, end):
     tokenizer = load_tokenizer(write_gguf(tmp_path / "t.gguf", byte_level_fields(**fields)))
     ids = tokenizer.encode("a")
@@ -82,7 +97,8 @@ def test_begin_and_end_tokens_are_added_as_the_file_says(tmp_path, fields, start
 
 def test_an_unknown_pre_is_refused_by_name_unless_forced(tmp_path):
     path = write_gguf(tmp_path / "t.gguf", byte_level_fields(pre="brand-new"))
-    with pytest.raises(UnsupportedError, match="field 'tokenizer.ggml.pre': unknown way to cut text: got 'brand-new', expected one of"):
+    with pytest.raises(UnsupportedError,
+                       match="field 'tokenizer.ggml.pre': unknown way to cut text: got 'brand-new', expected one of"):
         load_tokenizer(path)
     assert pieces(load_tokenizer(path, pre="smollm"), "12") == ["1", "2"]
 
@@ -92,19 +108,27 @@ def sentencepiece_fields(**changes):
     tokens = ["<unk>", "<s>", "</s>", *byte_tokens, "\u2581", "a", "b", "c", "ab", "bc", "abc", "\u2581a", "\u2581\u2581", "\n\n"]
     scores = {"ab": -1.0, "bc": -2.0, "abc": -3.0, "\u2581a": -4.0}
     fields = {
-        "model": "llama", "tokens": tokens, "scores": [scores.get(t, -100.0) for t in tokens],
-        "token_type": [2, 3, 3] + [6] * 256 + [1] * 8 + [4, 4], "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+        "model": "llama",
+        "tokens": tokens,
+        "scores": [scores.get(t, -100.0) for t in tokens],
+        "token_type": [2, 3, 3] + [6] * 256 + [1] * 8 + [4, 4],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0
+    }
     fields.update(changes)
     return fields
 
 
-@pytest.mark.parametrize("string, expected", [
-    ("ab", ["\u2581", "ab"]),  # the better score first: never "_a", "b"
-    ("abc", ["\u2581", "abc"]),
-    ("bc", ["\u2581", "bc"]),
-    ("a", ["\u2581a"]),
-    ("\u00e9", ["\u2581", "<0xC3>", "<0xA9>"]),
-])
+@pytest.mark.parametrize(
+    "string, expected",
+    [
+        ("ab", ["\u2581", "ab"]),  # the better score first: never "_a", "b"
+        ("abc", ["\u2581", "abc"]),
+        ("bc", ["\u2581", "bc"]),
+        ("a", ["\u2581a"]),
+        ("\u00e9", ["\u2581", "<0xC3>", "<0xA9>"]),
+    ])
 def test_sentencepiece_merges_by_score_with_a_space_in_front(tmp_path, string, expected):
     tokenizer = load_tokenizer(write_gguf(tmp_path / "t.gguf", sentencepiece_fields()))
     assert pieces(tokenizer, string) == ["<s>", *expected]
@@ -150,7 +174,9 @@ HEADER = b"GGUF" + struct.pack("<IQQ", 3, 0, 1)
 
 
 @pytest.mark.parametrize("data, message", [
-    (b"", "empty file"), (b"GGML" + bytes(20), "@0: unknown magic"), (b"GGUF", "data ends past the end of the file"),
+    (b"", "empty file"),
+    (b"GGML" + bytes(20), "@0: unknown magic"),
+    (b"GGUF", "data ends past the end of the file"),
     (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "unknown version: got 1"),
     (HEADER, "@24: data ends past the end of the file: got 8"),
     (HEADER + struct.pack("<Q", 1 << 60), "@32: data ends past the end of the file: got 1152921504606846976"),

@@ -17,7 +17,7 @@ class TinyModel:
         self.windows = [window, window if all_sliding else None]
         self.embedding = random.normal(size=(VOCAB, HIDDEN)).astype(np.float32)
         self.layers = [[random.normal(size=(HIDDEN, HIDDEN)).astype(np.float32) * 0.3 for _ in range(4)] for _ in self.windows]
-        self.inv_freq = (1.0 / 100.0 ** (np.arange(ROPE_WIDTH // 2) / 3)).astype(np.float32)
+        self.inv_freq = (1.0 / 100.0**(np.arange(ROPE_WIDTH // 2) / 3)).astype(np.float32)
 
     def turn(self, x, positions):
         """Rotary embedding of [heads, n, head_dim]."""
@@ -51,19 +51,50 @@ def contract_of(model, layout="ring", steps=((1, 32), (8, 32)), input_form="rows
     table_width = ROPE_WIDTH // 2 if half_rope else ROPE_WIDTH
     masks = {"full" if w is None else "sw": w for w in model.windows}
     return {
-        "format": "transload-contract", "version": 1, "family": "tiny", "hidden_size": HIDDEN, "vocab_size": VOCAB,
-        "max_positions": MAX_POSITIONS, "layers": {"first": 0, "end": 2, "of": 2}, "head": True, "logits": logits,
-        "cache_layout": layout, "compute": "f32", "weights": "f32", "mask_fill": -1e9, "input_form": input_form,
-        "embedding": {"file": "weights.bin", "offset": 0, "dtype": "f32", "shape": [VOCAB, HIDDEN]} if input_form == "rows" else None,
-        "bos_token": None, "eos_tokens": [1], "tokenizer": None,
-        "rope": [{"group": "sw", "width": ROPE_WIDTH, "table_width": table_width, "inv_freq": "rope_sw_inv_freq",
-                  "attention_factor": 1.0}],
-        "masks": [{"group": g, "window": w} for g, w in masks.items()],
+        "format": "transload-contract",
+        "version": 1,
+        "family": "tiny",
+        "hidden_size": HIDDEN,
+        "vocab_size": VOCAB,
+        "max_positions": MAX_POSITIONS,
+        "layers": {
+            "first": 0,
+            "end": 2,
+            "of": 2
+        },
+        "head": True,
+        "logits": logits,
+        "cache_layout": layout,
+        "compute": "f32",
+        "weights": "f32",
+        "mask_fill": -1e9,
+        "input_form": input_form,
+        "embedding": {
+            "file": "weights.bin",
+            "offset": 0,
+            "dtype": "f32",
+            "shape": [VOCAB, HIDDEN]
+        } if input_form == "rows" else None,
+        "bos_token": None,
+        "eos_tokens": [1],
+        "tokenizer": None,
+        "rope": [{
+            "group": "sw",
+            "width": ROPE_WIDTH,
+            "table_width": table_width,
+            "inv_freq": "rope_sw_inv_freq",
+            "attention_factor": 1.0
+        }],
+        "masks": [{
+            "group": g,
+            "window": w
+        } for g, w in masks.items()],
         "steps": [_step(model, layout, q, c, input_form, logits, table_width, masks) for q, c in steps],
     }
 
 
 def _step(model, layout, q, context, input_form, logits, table_width, masks):
+
     def port(name, role, shape, group=None, layer=None, dtype="f32"):
         value = {"name": name, "role": role, "dtype": dtype, "shape": list(shape)}
         if group is not None:
@@ -77,20 +108,40 @@ def _step(model, layout, q, context, input_form, logits, table_width, masks):
         rule = "append" if window is None else "roll" if layout == "roll" else "ring"
         slots = context if window is None else min(context, window if rule == "roll" else max(window - 1, 1))
         caches.append({
-            "layer": i, "model_layer": i, "rule": rule, "mask_group": "full" if window is None else "sw", "rope_group": "sw",
-            "window": window, "slots": slots, "new_entries": max(slots, q) if rule == "roll" else q, "kv_heads": HEADS,
-            "head_dim": HEAD_DIM})
-    inputs = [port("ids", "token_ids", (1, q), dtype="i32") if input_form == "ids" else
-              port("x", "embedding_rows", (1, q, HIDDEN))]
+            "layer": i,
+            "model_layer": i,
+            "rule": rule,
+            "mask_group": "full" if window is None else "sw",
+            "rope_group": "sw",
+            "window": window,
+            "slots": slots,
+            "new_entries": max(slots, q) if rule == "roll" else q,
+            "kv_heads": HEADS,
+            "head_dim": HEAD_DIM
+        })
+    inputs = [
+        port("ids", "token_ids", (1, q), dtype="i32") if input_form == "ids" else port("x", "embedding_rows", (1, q, HIDDEN))
+    ]
     inputs += [port(f"{kind}_sw", f"rope_{kind}", (1, 1, q, table_width), "sw") for kind in ("cos", "sin")]
     for group in masks:
         cache = next(c for c in caches if c["mask_group"] == group)
         inputs.append(port(f"mask_{group}", "mask", (1, 1, q, cache["slots"] + q - (cache["rule"] == "roll")), group))
     outputs = [port("logits", "logits", (q if logits == "all" else 1, VOCAB))]
     for c in caches:
-        inputs += [port(f"{k}_cache_{c['layer']}", f"{k}_cache", (1, HEADS, c["slots"], HEAD_DIM), layer=c["layer"]) for k in "kv"]
-        outputs += [port(f"{k}_new_{c['layer']}", f"{k}_new", (1, HEADS, c["new_entries"], HEAD_DIM), layer=c["layer"]) for k in "kv"]
-    return {"file": f"step_q{q}_c{context}.onnx", "q": q, "context": context, "inputs": inputs, "outputs": outputs, "caches": caches}
+        inputs += [
+            port(f"{k}_cache_{c['layer']}", f"{k}_cache", (1, HEADS, c["slots"], HEAD_DIM), layer=c["layer"]) for k in "kv"
+        ]
+        outputs += [
+            port(f"{k}_new_{c['layer']}", f"{k}_new", (1, HEADS, c["new_entries"], HEAD_DIM), layer=c["layer"]) for k in "kv"
+        ]
+    return {
+        "file": f"step_q{q}_c{context}.onnx",
+        "q": q,
+        "context": context,
+        "inputs": inputs,
+        "outputs": outputs,
+        "caches": caches
+    }
 
 
 def write_bundle(model, directory, **options):
@@ -99,8 +150,13 @@ def write_bundle(model, directory, **options):
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "contract.json").write_text(json.dumps(contract))
     model.embedding.tofile(directory / "weights.bin")
-    header = json.dumps({"rope_sw_inv_freq": {"dtype": "F32", "shape": [ROPE_WIDTH // 2],
-                                              "data_offsets": [0, 2 * ROPE_WIDTH]}}).encode()
+    header = json.dumps({
+        "rope_sw_inv_freq": {
+            "dtype": "F32",
+            "shape": [ROPE_WIDTH // 2],
+            "data_offsets": [0, 2 * ROPE_WIDTH]
+        }
+    }).encode()
     (directory / "host.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + model.inv_freq.tobytes())
     for step in contract["steps"]:
         onnx.save(_graph(model, contract, step), directory / step["file"])
@@ -123,7 +179,8 @@ def _graph(model, contract, step):
     rotate[np.arange(half) + half, np.arange(half)] = -1
     rotate[np.arange(half), np.arange(half) + half] = 1
     constant("rotate", rotate), constant("heads", np.array([1, q, HEADS, HEAD_DIM]))
-    constant("flat", np.array([1, q, HIDDEN])), constant("rows", np.array([q, HIDDEN])), constant("scale", np.float32(HEAD_DIM**-0.5))
+    constant("flat", np.array([1, q, HIDDEN])), constant("rows",
+                                                         np.array([q, HIDDEN])), constant("scale", np.float32(HEAD_DIM**-0.5))
     constant("embedding_t", model.embedding.T.copy()), constant("axis2", np.array([2])), constant("end", np.array([1 << 30]))
     cos, sin = "cos_sw", "sin_sw"
     if contract["rope"][0]["table_width"] == half:

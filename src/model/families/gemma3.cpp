@@ -32,6 +32,8 @@ constexpr DecoderConfig kClassDefaults{.hidden_size = 2304,
                                        .epsilon = 1e-6,
                                        .tied = true};
 constexpr double kDefaultQueryScalar = 256;
+constexpr double kMinQueryScalar = 1e-6;
+constexpr double kMaxQueryScalar = 1e12;
 constexpr uint32_t kDefaultWindow = 4096;
 
 struct TextConfig {
@@ -62,9 +64,11 @@ TextConfig read_text_config(ConfigReader& config, const ModelOptions& options, b
   config.expect("final_logit_softcapping", nullptr);
   const double query_scalar = with_class_defaults ? config.maybe_number("query_pre_attn_scalar").value_or(kDefaultQueryScalar)
                                                   : config.number("query_pre_attn_scalar");
-  if (query_scalar <= 0) {
-    config.fault(ErrorCode::config_invalid, fmt::format("{}: out of range: got {}, expected more than 0",
-                                                        config.field("query_pre_attn_scalar"), query_scalar));
+  // Its inverse root has to be a number in single precision.
+  if (query_scalar < kMinQueryScalar || query_scalar > kMaxQueryScalar) {
+    config.fault(ErrorCode::config_invalid, fmt::format("{}: out of range: got {}, expected {} to {}",
+                                                        config.field("query_pre_attn_scalar"), query_scalar, kMinQueryScalar,
+                                                        kMaxQueryScalar));
   }
   text.scale = static_cast<float>(1.0 / std::sqrt(query_scalar));
   text.sliding = read_sliding_layers(config, text.dimensions.layers);
@@ -86,7 +90,7 @@ TextConfig read_text_config(ConfigReader& config, const ModelOptions& options, b
   }
   // The older spelling scales the full layers only.
   RopeDefaults sliding = rope;
-  sliding.theta = config.maybe_number("rope_local_base_freq").value_or(kSlidingTheta);
+  sliding.theta = maybe_theta(config, "rope_local_base_freq").value_or(kSlidingTheta);
   ConfigReader no_parameters = config.without_fields();
   text.sliding_rope = rope_group(no_parameters, "sw", sliding);
   rope.theta = kFullTheta;

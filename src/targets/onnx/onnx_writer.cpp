@@ -22,7 +22,6 @@ template <typename Field>
 using Message = protozero::pbf_builder<Field>;
 
 constexpr uint64_t kMaxModelBytes = uint64_t{64} << 20;
-constexpr uint64_t kExternalAlignment = 4096;
 
 // raw_data is little-endian, and so are the bytes that are copied into it.
 static_assert(std::endian::native == std::endian::little);

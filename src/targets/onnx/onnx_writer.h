@@ -10,9 +10,12 @@
 
 namespace transload {
 
+// A page, so that runtimes can map tensors in place.
+inline constexpr uint64_t kExternalAlignment = 4096;
+
 struct ExternalTensor {
   std::string file;     // relative to the .onnx
-  uint64_t offset = 0;  // in bytes; a multiple of 4,096
+  uint64_t offset = 0;  // in bytes; a multiple of kExternalAlignment
   uint64_t bytes = 0;
 };
 

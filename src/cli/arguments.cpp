@@ -1,0 +1,49 @@
+// Reads numbers of the command line: plain decimal, alone or in lists.
+#include <fmt/format.h>
+
+#include "cli/command.h"
+
+namespace transload::cli {
+namespace {
+
+constexpr const char* kDigits = "0123456789";
+
+bool is_plain_decimal(const std::string& text) {
+  return !text.empty() && text.find_first_not_of(kDigits) == std::string::npos && (text.size() == 1 || text[0] != '0');
+}
+
+}  // namespace
+
+CLI::Validator whole_number() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        // The largest seed is 18446744073709551615; strings of digits of one length compare as numbers do.
+        const std::string largest = "18446744073709551615";
+        const bool fits = text.size() < largest.size() || (text.size() == largest.size() && text <= largest);
+        return is_plain_decimal(text) && fits ? std::string() : fmt::format("got '{}', expected a whole number", text);
+      },
+      "");
+}
+
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](const std::string& text) { return text.empty() ? std::string("got an empty path, expected a file") : std::string(); }, "");
+}
+
+std::vector<uint32_t> parse_numbers(const std::string& flag, const std::string& text) {
+  constexpr size_t kMostDigits = 9;  // below 2^32
+  std::vector<uint32_t> numbers;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string digits = text.substr(begin, end - begin);
+    if (!is_plain_decimal(digits) || digits.size() > kMostDigits) {
+      throw CLI::ValidationError(flag, fmt::format("got '{}', expected whole numbers of at most {} digits, with commas between",
+                                                   text, kMostDigits));
+    }
+    numbers.push_back(static_cast<uint32_t>(std::stoul(digits)));
+    begin = end + 1;
+  }
+  return numbers;
+}
+
+}  // namespace transload::cli
