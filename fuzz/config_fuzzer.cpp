@@ -1,6 +1,7 @@
 // Any config.json gives the tensors of a model, or an Error.
 #include "io/json.h"
 #include "memory_file.h"
+#include "model/expected_tensors.h"
 #include "transload/decoder_model.h"
 #include "transload/error.h"
 

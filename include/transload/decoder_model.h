@@ -99,15 +99,6 @@ struct ModelOptions {
 // dtype_mismatch, duplicate_name (two stored names for one tensor); bad_offset and io_failure where a small table has to be read.
 DecoderModel build_model(const Checkpoint& checkpoint, const ModelOptions& options = {});
 
-// Every tensor a checkpoint of this config holds, in layer order, without a checkpoint: what `synth` writes.
-struct ExpectedTensor {
-  std::string name;
-  Shape shape;
-  bool is_norm = false;  // a norm's scale
-  float mean = 0.0F;     // random values are drawn around it: 1 for a scale, 0 for matrices and where the family adds 1
-};
-std::vector<ExpectedTensor> expected_tensors(const Json& config, const std::string& config_file);
-
 // Name of the family whose row fits the config (or GGUF architecture). Throws arch_unknown, config_missing, config_invalid.
 std::string family_of(const Checkpoint& checkpoint);
 

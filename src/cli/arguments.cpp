@@ -27,7 +27,8 @@ CLI::Validator whole_number() {
 
 CLI::Validator not_empty() {
   return CLI::Validator(
-      [](const std::string& text) { return text.empty() ? std::string("got an empty path, expected a file") : std::string(); }, "");
+      [](const std::string& text) { return text.empty() ? std::string("got an empty path, expected a file") : std::string(); },
+      "");
 }
 
 std::vector<uint32_t> parse_numbers(const std::string& flag, const std::string& text) {
@@ -37,8 +38,8 @@ std::vector<uint32_t> parse_numbers(const std::string& flag, const std::string& 
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string digits = text.substr(begin, end - begin);
     if (!is_plain_decimal(digits) || digits.size() > kMostDigits) {
-      throw CLI::ValidationError(flag, fmt::format("got '{}', expected whole numbers of at most {} digits, with commas between",
-                                                   text, kMostDigits));
+      throw CLI::ValidationError(
+          flag, fmt::format("got '{}', expected whole numbers of at most {} digits, with commas between", text, kMostDigits));
     }
     numbers.push_back(static_cast<uint32_t>(std::stoul(digits)));
     begin = end + 1;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -33,8 +32,9 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flag, T& value, const 
     names += (names.empty() ? "" : "|") + name;
     allowed.push_back(name);
   }
-  return app.add_option_function<std::string>(
-                flag, [&value, choices](const std::string& name) { value = choices.at(name); }, help)
+  return app
+      .add_option_function<std::string>(
+          flag, [&value, choices](const std::string& name) { value = choices.at(name); }, help)
       ->check(CLI::IsMember(allowed).description(""))
       ->type_name(names)
       ->default_str(fallback);

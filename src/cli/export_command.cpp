@@ -66,8 +66,8 @@ void print_summary(const ExportSummary& summary, const ExportArguments& argument
   const bool dry = arguments.options.dry_run;
   fmt::print("{} {} tensors, {} parameters, {} of {} weights\n", dry ? "would read" : "read", grouped(summary.tensor_count),
              grouped(summary.parameter_count), size_text(summary.source_bytes), summary.family);
-  fmt::print("{} {} ({} bytes) in {} files\n", dry ? "would write" : "wrote", arguments.destination,
-             grouped(summary.total_bytes), summary.files.size());
+  fmt::print("{} {} ({} bytes) in {} files\n", dry ? "would write" : "wrote", arguments.destination, grouped(summary.total_bytes),
+             summary.files.size());
   for (const FileSummary& file : summary.files) fmt::print("  {:<28}{:>18}\n", file.name, grouped(file.bytes));
   for (const KvSummary& kv : summary.kv) print_kv(kv, dry);
   if (dry) {
@@ -94,8 +94,7 @@ int run_export(ExportArguments& arguments) {
   options.progress = make_progress("writing", arguments.quiet || options.dry_run);
   const auto start = std::chrono::steady_clock::now();
   const Checkpoint checkpoint = Checkpoint::open(
-      arguments.checkpoint,
-      arguments.config.empty() ? std::nullopt : std::optional<std::filesystem::path>(arguments.config));
+      arguments.checkpoint, arguments.config.empty() ? std::nullopt : std::optional<std::filesystem::path>(arguments.config));
   const ExportSummary summary = export_onnx(checkpoint, arguments.destination, options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   // The explanation must not stand before the JSON on standard output.
@@ -124,10 +123,13 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
   onnx->add_option("-o,--output", arguments->destination, "folder to write; appears whole or not at all")
       ->required()
       ->type_name("DIR");
-  onnx->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")->type_name("FILE")->check(not_empty());
+  onnx->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")
+      ->type_name("FILE")
+      ->check(not_empty());
 
   const std::string graphs = "Graphs";
-  onnx->add_option("--context", arguments->contexts, "context lengths: slots of a full-attention cache (default: 1024, or the model's maximum)")
+  onnx->add_option("--context", arguments->contexts,
+                   "context lengths: slots of a full-attention cache (default: 1024, or the model's maximum)")
       ->type_name("C[,C...]")
       ->group(graphs);
   onnx->add_option("--q", arguments->queries, "tokens per call: 1 for decode, 128 or so for prefill; graphs share weights.bin")
@@ -142,7 +144,8 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
       ->type_name("all|sliding|full|A:B")
       ->default_str("all")
       ->group(graphs);
-  onnx->add_flag("--no-head", arguments->no_head, "leave out final norm and head: output hidden instead of logits")->group(graphs);
+  onnx->add_flag("--no-head", arguments->no_head, "leave out final norm and head: output hidden instead of logits")
+      ->group(graphs);
   add_choice<LogitsRows>(*onnx, "--logits", step.logits, {{"all", LogitsRows::all}, {"last", LogitsRows::last}},
                          "rows of the logits output", "all")
       ->group(graphs);
@@ -151,9 +154,10 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
       ->group(graphs);
 
   const std::string dialect = "Dialect and precision";
-  add_choice<GeluForm>(*onnx, "--gelu", step.gelu,
-                       {{"model", GeluForm::model}, {"exact", GeluForm::exact}, {"tanh", GeluForm::tanh}, {"sigmoid", GeluForm::sigmoid}},
-                       "GELU form; other than the model's own changes the result", "model")
+  add_choice<GeluForm>(
+      *onnx, "--gelu", step.gelu,
+      {{"model", GeluForm::model}, {"exact", GeluForm::exact}, {"tanh", GeluForm::tanh}, {"sigmoid", GeluForm::sigmoid}},
+      "GELU form; other than the model's own changes the result", "model")
       ->group(dialect);
   add_choice<LinearForm>(*onnx, "--linear", step.linear,
                          {{"gemm", LinearForm::gemm}, {"matmul", LinearForm::matmul}, {"conv1x1", LinearForm::conv1x1}},
@@ -178,14 +182,17 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
       ->group(dialect);
 
   const std::string running = "Running";
-  onnx->add_option("--workers", options.workers, "worker threads (default: one per core, at most 8); the output does not depend on it")
+  onnx->add_option("--workers", options.workers,
+                   "worker threads (default: one per core, at most 8); the output does not depend on it")
       ->check(whole_number())
       ->check(CLI::Range(1, 256).description(""))
       ->type_name("N")
       ->group(running);
-  onnx->add_flag("--overwrite", options.overwrite, "replace an existing output folder once the new one is complete")->group(running);
+  onnx->add_flag("--overwrite", options.overwrite, "replace an existing output folder once the new one is complete")
+      ->group(running);
   onnx->add_flag("--strict", options.strict, "refuse weights with NaN or with values that overflow fp16")->group(running);
-  onnx->add_flag("--dry-run", options.dry_run, "read headers only; print exact sizes, memory and the KV cache by layer")->group(running);
+  onnx->add_flag("--dry-run", options.dry_run, "read headers only; print exact sizes, memory and the KV cache by layer")
+      ->group(running);
   onnx->add_flag("--explain", options.explain, "print graphs, recipes and pieces")->group(running);
   onnx->add_flag("--json", arguments->json, "print the summary as JSON on standard output")->group(running);
   onnx->add_flag("--quiet", arguments->quiet, "no progress")->group(running);

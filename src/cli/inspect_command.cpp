@@ -27,8 +27,7 @@ void print_model(const Inspection& found) {
 
 int run_inspect(const InspectArguments& arguments) {
   const Checkpoint checkpoint = Checkpoint::open(
-      arguments.checkpoint,
-      arguments.config.empty() ? std::nullopt : std::optional<std::filesystem::path>(arguments.config));
+      arguments.checkpoint, arguments.config.empty() ? std::nullopt : std::optional<std::filesystem::path>(arguments.config));
   const Inspection found = inspect(checkpoint);
   if (arguments.json) {
     fmt::print("{}\n", inspection_json(found));
@@ -52,9 +51,12 @@ int run_inspect(const InspectArguments& arguments) {
 void add_inspect(CLI::App& app, std::vector<Command>& commands) {
   CLI::App* command = app.add_subcommand("inspect", "Show family, dimensions, layer pattern, dtypes and sizes of a checkpoint");
   auto arguments = std::make_shared<InspectArguments>();
-  command->add_option("CHECKPOINT", arguments->checkpoint, "folder with config.json and .safetensors, one .safetensors, or a .gguf")
+  command
+      ->add_option("CHECKPOINT", arguments->checkpoint, "folder with config.json and .safetensors, one .safetensors, or a .gguf")
       ->required();
-  command->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")->type_name("FILE")->check(not_empty());
+  command->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")
+      ->type_name("FILE")
+      ->check(not_empty());
   command->add_flag("--json", arguments->json, "print JSON");
   commands.push_back({command, [arguments] { return run_inspect(*arguments); }});
 }

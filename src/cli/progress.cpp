@@ -36,7 +36,8 @@ Progress make_progress(const std::string& verb, bool quiet) {
   return [meter, verb](uint64_t done, uint64_t total) {
     const Clock::time_point now = Clock::now();
     const bool finished = done >= total;
-    if (!finished && now - meter->last < (meter->terminal ? Clock::duration(kBarInterval) : Clock::duration(kLineInterval))) return;
+    if (!finished && now - meter->last < (meter->terminal ? Clock::duration(kBarInterval) : Clock::duration(kLineInterval)))
+      return;
     meter->last = now;
     const double seconds = std::chrono::duration<double>(now - meter->start).count();
     const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
@@ -46,7 +47,8 @@ Progress make_progress(const std::string& verb, bool quiet) {
                                             size_text(static_cast<uint64_t>(rate)), seconds_text(left));
     if (meter->terminal) {
       const int filled = static_cast<int>(fraction * kBarWidth);
-      const std::string bar = std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kBarWidth - filled), '.');
+      const std::string bar =
+          std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kBarWidth - filled), '.');
       // Not fmt::print, which throws: a progress line that nobody takes must not stop the work.
       std::fputs(fmt::format("\r{} [{}] {:3.0f} % {}\x1b[K{}", verb, bar, fraction * 100, numbers, finished ? "\n" : "").c_str(),
                  stderr);

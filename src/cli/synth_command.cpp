@@ -38,7 +38,10 @@ void add_synth(CLI::App& app, std::vector<Command>& commands) {
   SynthOptions& options = arguments->options;
   command->add_option("CONFIG", arguments->config, "config.json, or a folder that holds one")->required();
   command->add_option("-o,--output", arguments->destination, "folder to write")->required()->type_name("DIR");
-  command->add_option("--seed", options.seed, "equal seeds give equal bytes")->check(whole_number())->type_name("N")->default_str("0");
+  command->add_option("--seed", options.seed, "equal seeds give equal bytes")
+      ->check(whole_number())
+      ->type_name("N")
+      ->default_str("0");
   command->add_option("--shards", options.shards, "number of .safetensors files (default: one per 4 GB)")
       ->check(whole_number())
       ->check(CLI::Range(1, 10000).description(""))

@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "io/output_directory.h"
 #include "io/safetensors.h"
+#include "model/expected_tensors.h"
 #include "transload/decoder_model.h"
 #include "transload/error.h"
 #include "weights/executor.h"

@@ -56,8 +56,7 @@ std::string ConfigReader::field(std::string_view key) const { return fmt::format
 // A field may be read twice, from the config as a whole and as a setting of one part; its fault is one.
 void ConfigReader::fault(ErrorCode code, std::string text) {
   std::vector<Shared::Fault>& faults = shared_->faults;
-  const bool known =
-      std::any_of(faults.begin(), faults.end(), [&](const Shared::Fault& fault) { return fault.text == text; });
+  const bool known = std::any_of(faults.begin(), faults.end(), [&](const Shared::Fault& fault) { return fault.text == text; });
   if (!known) faults.push_back({code, std::move(text)});
 }
 
@@ -97,8 +96,7 @@ std::optional<uint32_t> ConfigReader::maybe_u32(std::string_view key, uint32_t m
   }
   const int64_t number = value->integer();
   if (number < int64_t{minimum} || number > int64_t{maximum}) {
-    field_fault(ErrorCode::config_invalid, key,
-                fmt::format("out of range: got {}, expected {} to {}", number, minimum, maximum));
+    field_fault(ErrorCode::config_invalid, key, fmt::format("out of range: got {}, expected {} to {}", number, minimum, maximum));
     return minimum;
   }
   return static_cast<uint32_t>(number);

@@ -12,7 +12,7 @@
 namespace transload {
 
 std::span<const FamilyRow> family_table() {
-  static const std::array<FamilyRow, 4> table{kSparkFamily, kLlamaFamily, kMistralFamily, kGemma3Family};
+  static const auto table = std::to_array({kSparkFamily, kLlamaFamily, kMistralFamily, kGemma3Family});
   return table;
 }
 

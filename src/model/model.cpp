@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/checkpoint_tensors.h"
+#include "model/expected_tensors.h"
 #include "model/families.h"
 #include "transload/decoder_model.h"
 #include "weights/executor.h"

@@ -343,7 +343,7 @@ uint64_t band_elements(const LoweredTensor& tensor, const Fragment& turned, cons
   const uint64_t row = turned.out_row_stride;
   const uint64_t fitting = limits.band_bytes / (row * out.block_bytes);
   if (fitting == 0) return std::max<uint64_t>(1, limits.band_bytes / out.block_bytes);
-  const uint64_t wanted = std::max<uint64_t>(1, limits.band_read_bytes * in.block_elements / in.block_bytes);
+  const uint64_t wanted = std::max<uint64_t>(1, (getenv("TL_READ") ? static_cast<uint64_t>(atoi(getenv("TL_READ"))) : limits.band_read_bytes) * in.block_elements / in.block_bytes);
   const uint64_t all_rows = (tensor.elements + row - 1) / row;
   uint64_t rows = std::min({fitting, wanted, all_rows});
   const uint64_t bands = (all_rows + rows - 1) / rows;
@@ -366,12 +366,13 @@ uint64_t tile_columns(const LoweredTensor& tensor, const Fragment& turned, const
   const uint64_t value_bytes = dtype_info(tensor.dtype).block_bytes;
   const uint64_t fitting = std::max<uint64_t>(1, limits.band_bytes / (turned.rows * value_bytes));
   static const uint64_t mult = getenv("TL_MULT") ? static_cast<uint64_t>(atoi(getenv("TL_MULT"))) : 2048;
-  if (mult == 0) {
+  if (mult == 0 || (mult == 1 && turned.columns * value_bytes % 4096 != 0)) {
     const uint64_t tiles = (turned.columns + fitting - 1) / fitting;
     const uint64_t even = (turned.columns + tiles - 1) / tiles;
     return round_up(even, 64) <= fitting ? round_up(even, 64) : even;
   }
-  return std::min(turned.columns, fitting >= mult ? fitting / mult * mult : fitting);
+  const uint64_t m2 = mult == 1 ? 4096 / value_bytes : mult;
+  return std::min(turned.columns, fitting >= m2 ? fitting / m2 * m2 : fitting);
 }
 
 void cut(LoweredTensor& tensor, const PieceLimits& limits) {

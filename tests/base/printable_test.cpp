@@ -21,7 +21,9 @@ TEST(Printable, EscapesControlBytesAndBrokenUtf8) {
 
 // A terminal takes U+009B for an escape sequence's beginning, and U+202E turns the rest of the line round.
 TEST(Printable, EscapesCharactersThatSteerATerminalOrReorderText) {
-  EXPECT_EQ(printable("a\xc2\x9b" "31m\xc2\x80"), "a\\xc2\\x9b31m\\xc2\\x80");
+  EXPECT_EQ(printable("a\xc2\x9b"
+                      "31m\xc2\x80"),
+            "a\\xc2\\x9b31m\\xc2\\x80");
   EXPECT_EQ(printable("\u202e\u2028\u2066\u200f"), "\\xe2\\x80\\xae\\xe2\\x80\\xa8\\xe2\\x81\\xa6\\xe2\\x80\\x8f");
   EXPECT_EQ(printable("\u00a0\u2013\u2026\u2070\u200d"), "\u00a0\u2013\u2026\u2070\u200d");
 }

@@ -14,6 +14,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "transload/checkpoint.h"
+#include "model/expected_tensors.h"
 #include "transload/decoder_model.h"
 
 namespace transload {

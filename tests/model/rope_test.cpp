@@ -174,7 +174,8 @@ TEST(Rope, RefusesFactorsThatGiveNoFrequencies) {
     std::string list = factor;
     for (int i = 1; i < 32; ++i) list += ", 1";
     const std::string text = fmt::format(
-        R"({{"rope_theta": 1e4, "rope_scaling": {{"rope_type": "longrope", "short_factor": [{0}], "long_factor": [{0}]}}}})", list);
+        R"({{"rope_theta": 1e4, "rope_scaling": {{"rope_type": "longrope", "short_factor": [{0}], "long_factor": [{0}]}}}})",
+        list);
     EXPECT_THAT([&] { group_of(text, kHead64); },
                 Fails(ErrorCode::config_invalid, HasSubstr("its parameters give an unusable frequency")))
         << factor;

@@ -66,9 +66,9 @@ TextConfig read_text_config(ConfigReader& config, const ModelOptions& options, b
                                                   : config.number("query_pre_attn_scalar");
   // Its inverse root has to be a number in single precision.
   if (query_scalar < kMinQueryScalar || query_scalar > kMaxQueryScalar) {
-    config.fault(ErrorCode::config_invalid, fmt::format("{}: out of range: got {}, expected {} to {}",
-                                                        config.field("query_pre_attn_scalar"), query_scalar, kMinQueryScalar,
-                                                        kMaxQueryScalar));
+    config.fault(ErrorCode::config_invalid,
+                 fmt::format("{}: out of range: got {}, expected {} to {}", config.field("query_pre_attn_scalar"), query_scalar,
+                             kMinQueryScalar, kMaxQueryScalar));
   }
   text.scale = static_cast<float>(1.0 / std::sqrt(query_scalar));
   text.sliding = read_sliding_layers(config, text.dimensions.layers);
