@@ -51,7 +51,7 @@ struct TensorWarning {
   uint64_t overflow_count = 0;       // finite values that became infinite in f16
   uint64_t nan_count = 0;
 };
-// "tensor 'layers_1_mlp_up_weight' (from 'model.layers.1.mlp.up_proj.weight'): 1 values beyond the range of f16, 1 NaN"
+// "tensor 'layers_1_mlp_up_weight' (from 'model.layers.1.mlp.up_proj.weight'): 1 values overflow f16, 1 NaN"
 std::string warning_text(const TensorWarning& warning);
 
 struct ExportSummary {
@@ -60,7 +60,7 @@ struct ExportSummary {
   uint64_t parameter_count = 0;  // elements of those
   std::vector<FileSummary> files;
   uint64_t total_bytes = 0;
-  uint64_t source_bytes = 0;     // tensor bytes of the checkpoint
+  uint64_t source_bytes = 0;     // bytes of those as stored
   std::vector<KvSummary> kv;     // one for each context
   uint64_t worker_memory_bytes = 0;  // buffers of all workers
   double write_seconds = 0;      // until the last write

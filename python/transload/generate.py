@@ -49,9 +49,9 @@ def _probability(text: str) -> float:
 
 def _arguments(argv):
     parser = _Parser(prog="python -m transload.generate", description="Generates text from an exported bundle in ONNX Runtime.")
-    parser.add_argument("bundle", help="folder written by 'transload export onnx'")
+    parser.add_argument("bundle", help="folder written by 'transload export onnx', of a whole model with its head")
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT", help="text to continue")
+    prompt.add_argument("--prompt", metavar="TEXT", help="text to continue, as it is: no chat template is applied")
     prompt.add_argument("--prompt-ids",
                         metavar="IDS",
                         type=_token_list,
@@ -70,23 +70,30 @@ def _arguments(argv):
                         metavar="T",
                         type=_at_least(float, 0),
                         default=0.0,
-                        help="0 takes the best token (default)")
-    parser.add_argument("--top-k", metavar="K", type=_at_least(int, 1), default=0, help="sample among the K best tokens")
+                        help="randomness of sampling; 0 takes the best token (default)")
+    parser.add_argument("--top-k",
+                        metavar="K",
+                        type=_at_least(int, 1),
+                        default=0,
+                        help="sample among the K best tokens (default: all; needs a temperature above 0)")
     parser.add_argument("--top-p",
                         metavar="P",
                         type=_probability,
                         default=1.0,
-                        help="sample among the best tokens of total probability P")
-    parser.add_argument("--seed", metavar="N", type=_at_least(int, 0), help="makes sampling repeatable")
+                        help="sample among the best tokens of total probability P (default 1; needs a temperature above 0)")
+    parser.add_argument("--seed",
+                        metavar="N",
+                        type=_at_least(int, 0),
+                        help="makes sampling repeatable (default: different each time)")
     parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
     parser.add_argument("--tokenizer-pre",
                         metavar="NAME",
                         help="how a GGUF vocabulary cuts text, where its own name for it is unknown")
     parser.add_argument("--dump-inputs",
                         metavar="DIR",
-                        help="write the inputs of the first step after the prompt as .npy and .raw")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output instead of text")
-    parser.add_argument("--stats", action="store_true", help="speed and memory on standard error")
+                        help="write the inputs of the first step after the prompt to DIR as .npy and .raw, with input_names.txt")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output instead of text")
+    parser.add_argument("--stats", action="store_true", help="print speed and memory on standard error")
     return parser.parse_args(argv)
 
 
@@ -162,8 +169,8 @@ def _run(options) -> None:
         print(
             f"load {summary['load_seconds']:.2f} s, "
             f"prompt {len(prompt)} tokens at {summary['prompt_tokens_per_second']:.1f} tokens/s, "
-            f"generated {len(tokens)} at {rate} tokens/s, KV cache {summary['kv_bytes'] / 2**20:.1f} MiB, "
-            f"peak memory {summary['peak_memory_bytes'] / 2**20:.0f} MiB",
+            f"generated {len(tokens)} at {rate} tokens/s, KV cache {summary['kv_bytes'] / 1e6:.2f} MB, "
+            f"peak memory {summary['peak_memory_bytes'] / 1e6:.0f} MB",
             file=sys.stderr)
 
 

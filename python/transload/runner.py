@@ -123,7 +123,10 @@ class Runner:
                  max_new_tokens: int,
                  stop: Iterable[int] = (),
                  sampler: Optional[Sampler] = None) -> Iterator[int]:
-        """Yields tokens after the prompt; ends after a stop token (yielded), `max_new_tokens`, or when the context is full."""
+        """Yields tokens after the prompt; ends after a stop token (yielded), `max_new_tokens`, or when the context is full.
+
+        The prompt continues what was read before; `reset` starts anew. The last token yielded has not been read yet.
+        """
         self.prepare(prompt_ids, max_new_tokens)
         sampler = sampler or Sampler()
         stop = frozenset(stop)

@@ -111,14 +111,16 @@ int run_export(ExportArguments& arguments) {
 }  // namespace
 
 void add_export(CLI::App& app, std::vector<Command>& commands) {
-  CLI::App* exports = app.add_subcommand("export", "Write what a runtime loads from a checkpoint");
+  CLI::App* exports = app.add_subcommand("export", "Export a checkpoint to the format of a runtime");
   exports->require_subcommand(1);
-  CLI::App* onnx = exports->add_subcommand("onnx", "Static-shape ONNX decode-step graphs with an explicit KV cache");
+  CLI::App* onnx =
+      exports->add_subcommand("onnx", "Write static-shape ONNX graphs of one decode step, with an explicit KV cache");
   auto arguments = std::make_shared<ExportArguments>();
   ExportOnnxOptions& options = arguments->options;
   StepOptions& step = options.step;
 
-  onnx->add_option("CHECKPOINT", arguments->checkpoint, "folder with config.json and .safetensors, one .safetensors, or a .gguf")
+  onnx->add_option("CHECKPOINT", arguments->checkpoint,
+                   "local folder with config.json and .safetensors, one .safetensors beside its config.json, or a .gguf")
       ->required();
   onnx->add_option("-o,--output", arguments->destination, "folder to write; appears whole or not at all")
       ->required()
@@ -138,7 +140,8 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
       ->group(graphs);
   add_choice<CacheLayout>(*onnx, "--cache-layout", step.cache_layout,
                           {{"auto", CacheLayout::automatic}, {"ring", CacheLayout::ring}, {"roll", CacheLayout::roll}},
-                          "sliding layers: ring keeps W-1 slots the host overwrites, roll returns the rebuilt window", "auto")
+                          "sliding layers of window W: ring keeps W-1 slots, roll returns the rebuilt window; auto is ring",
+                          "auto")
       ->group(graphs);
   onnx->add_option("--layers", arguments->layers, "all, the first sliding or full layer, or layers A to B-1")
       ->type_name("all|sliding|full|A:B")
@@ -147,10 +150,10 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
   onnx->add_flag("--no-head", arguments->no_head, "leave out final norm and head: output hidden instead of logits")
       ->group(graphs);
   add_choice<LogitsRows>(*onnx, "--logits", step.logits, {{"all", LogitsRows::all}, {"last", LogitsRows::last}},
-                         "rows of the logits output", "all")
+                         "rows of the logits output: one for each token of the call, or for the last alone", "all")
       ->group(graphs);
   add_choice<InputForm>(*onnx, "--inputs", step.inputs, {{"rows", InputForm::rows}, {"ids", InputForm::ids}},
-                        "embedding rows looked up by the host, or int32 token ids", "rows")
+                        "ids: int32 token ids; rows: embedding rows, which the host looks up", "rows")
       ->group(graphs);
 
   const std::string dialect = "Dialect and precision";
@@ -164,7 +167,7 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
                          "linear layers: gemm and conv1x1 keep weights [out, in], matmul transposes them", "gemm")
       ->group(dialect);
   add_choice<RopeWidth>(*onnx, "--rope-width", step.rope_width, {{"full", RopeWidth::full}, {"half", RopeWidth::half}},
-                        "cos and sin inputs with both halves written out, or one", "full")
+                        "cos and sin inputs: both halves written out, or one", "full")
       ->group(dialect);
   onnx->add_option("--weights", arguments->weights, "stored precision of matrices (default: as --compute)")
       ->check(CLI::IsMember({"fp32", "fp16"}).description(""))
@@ -188,12 +191,13 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
       ->check(CLI::Range(1, 256).description(""))
       ->type_name("N")
       ->group(running);
-  onnx->add_flag("--overwrite", options.overwrite, "replace an existing output folder once the new one is complete")
+  onnx->add_flag("--overwrite", options.overwrite,
+                 "replace the output folder, and all that is in it, once the new one is complete")
       ->group(running);
   onnx->add_flag("--strict", options.strict, "refuse weights with NaN or with values that overflow fp16")->group(running);
   onnx->add_flag("--dry-run", options.dry_run, "read headers only; print exact sizes, memory and the KV cache by layer")
       ->group(running);
-  onnx->add_flag("--explain", options.explain, "print graphs, recipes and pieces")->group(running);
+  onnx->add_flag("--explain", options.explain, "also print graphs, recipes and pieces (long)")->group(running);
   onnx->add_flag("--json", arguments->json, "print the summary as JSON on standard output")->group(running);
   onnx->add_flag("--quiet", arguments->quiet, "no progress")->group(running);
 

@@ -17,8 +17,8 @@ struct InspectArguments {
 
 void print_model(const Inspection& found) {
   fmt::print("family          {}\n", found.family);
-  fmt::print("layers          {} ({})\n", found.layers, found.layer_pattern);
-  if (found.window > 0) fmt::print("window          {} tokens on S (sliding) layers; F = full attention\n", found.window);
+  fmt::print("layers          {} ({}), S = sliding window, F = full attention\n", found.layers, found.layer_pattern);
+  if (found.window > 0) fmt::print("window          {} tokens, the current one included\n", found.window);
   fmt::print("hidden size     {}\nintermediate    {}\n", found.hidden_size, found.intermediate_size);
   fmt::print("heads           {} query, {} key/value, head_dim {}\n", found.heads, found.kv_heads, found.head_dim);
   fmt::print("vocabulary      {}{}\n", grouped(found.vocab_size), found.tied_head ? ", head tied to the embedding" : "");
@@ -52,7 +52,8 @@ void add_inspect(CLI::App& app, std::vector<Command>& commands) {
   CLI::App* command = app.add_subcommand("inspect", "Show family, dimensions, layer pattern, dtypes and sizes of a checkpoint");
   auto arguments = std::make_shared<InspectArguments>();
   command
-      ->add_option("CHECKPOINT", arguments->checkpoint, "folder with config.json and .safetensors, one .safetensors, or a .gguf")
+      ->add_option("CHECKPOINT", arguments->checkpoint,
+                   "local folder with config.json and .safetensors, one .safetensors beside its config.json, or a .gguf")
       ->required();
   command->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")
       ->type_name("FILE")

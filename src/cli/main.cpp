@@ -1,8 +1,10 @@
 // transload: the command. Parses arguments, runs one sub-command, turns every error into one message and an exit code.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -11,6 +13,7 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "cli/command.h"
 #include "transload/error.h"
@@ -23,12 +26,39 @@ using transload::exit_code;
 
 constexpr const char* kFooter =
     "Exit codes: 0 done; 1 checkpoint malformed, missing or inconsistent; 2 usage, or the destination exists;\n"
-    "3 verification failed; 4 well-formed but not supported; 5 operating system (disk full, permission); 70 our bug.";
+    "4 well-formed but not supported; 5 operating system (disk full, permission); 70 our bug.";
+
+// What CLI11 would say of a mistyped command or option is that something else is missing; this names the word itself.
+std::string usage_message(const CLI::App* app, const CLI::Error& error) {
+  const std::vector<std::string> unknown = app->remaining(true);
+  std::string path = app->get_name();
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+    path += " " + app->get_name();
+  }
+  std::string message = error.what();
+  const bool wants_command = app->get_require_subcommand_min() > 0;
+  const auto option =
+      std::find_if(unknown.begin(), unknown.end(), [](const std::string& word) { return word.rfind('-', 0) == 0; });
+  if (wants_command && (unknown.empty() || option != unknown.begin())) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app->get_subcommands({})) names.push_back(command->get_name());
+    message = unknown.empty() ? "no command: " : fmt::format("unknown command '{}': ", unknown.front());
+    message += fmt::format("{} {}", names.size() == 1 ? "expected" : "expected one of", fmt::join(names, ", "));
+  } else if (option != unknown.end()) {
+    message = fmt::format("unknown option '{}'", *option);
+  } else if (!unknown.empty()) {
+    message = fmt::format("unexpected argument '{}'", unknown.front());
+  }
+  return fmt::format("transload: {}\nRun '{} --help' for more information.\n", message, path);
+}
 
 int run(int argc, char** argv) {
-  CLI::App app{"transload: language-model checkpoints to what phones and servers load", "transload"};
+  CLI::App app{"Exports language-model checkpoints (safetensors, GGUF) to static-shape graphs for phones and servers",
+               "transload"};
   app.set_version_flag("--version", std::string("transload ") + transload::version());
   app.footer(kFooter);
+  app.failure_message(usage_message);
   app.require_subcommand(1);
   std::vector<transload::cli::Command> commands;
   transload::cli::add_export(app, commands);

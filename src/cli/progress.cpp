@@ -1,11 +1,15 @@
 // Progress on standard error, sizes for people, peak memory.
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "cli/command.h"
 
@@ -15,7 +19,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kBarInterval = std::chrono::milliseconds(100);
 constexpr auto kLineInterval = std::chrono::seconds(5);
-constexpr int kBarWidth = 30;
+constexpr size_t kBarWidth = 30;
+constexpr size_t kLeastBarWidth = 5;
 
 struct Meter {
   Clock::time_point start = Clock::now();
@@ -26,6 +31,25 @@ struct Meter {
 std::string seconds_text(double seconds) {
   const auto whole = static_cast<uint64_t>(seconds + 0.5);
   return whole < 60 ? fmt::format("{} s", whole) : fmt::format("{}:{:02} min", whole / 60, whole % 60);
+}
+
+// Asked for each line, since a window may change; 80 where the terminal does not say.
+size_t terminal_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// One line that leaves the last column free: a line that wraps cannot be drawn over.
+std::string bar_line(const std::string& verb, double fraction, const std::string& numbers, size_t columns) {
+  const std::string tail = fmt::format("{:3.0f} % {}", fraction * 100, numbers);
+  const size_t beside = verb.size() + tail.size() + std::string_view(" [] ").size() + 1;
+  const size_t width = columns > beside ? std::min(kBarWidth, columns - beside) : 0;
+  const size_t filled = std::min(width, static_cast<size_t>(fraction * static_cast<double>(width)));
+  std::string line = width < kLeastBarWidth
+                         ? fmt::format("{} {}", verb, tail)
+                         : fmt::format("{} [{}{}] {}", verb, std::string(filled, '#'), std::string(width - filled, '.'), tail);
+  line.resize(std::min(line.size(), columns - 1));
+  return line;
 }
 
 }  // namespace
@@ -46,12 +70,9 @@ Progress make_progress(const std::string& verb, bool quiet) {
     const std::string numbers = fmt::format("{} of {}, {}/s, {} left", size_text(done), size_text(total),
                                             size_text(static_cast<uint64_t>(rate)), seconds_text(left));
     if (meter->terminal) {
-      const int filled = static_cast<int>(fraction * kBarWidth);
-      const std::string bar =
-          std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kBarWidth - filled), '.');
+      const std::string line = bar_line(verb, fraction, numbers, terminal_columns());
       // Not fmt::print, which throws: a progress line that nobody takes must not stop the work.
-      std::fputs(fmt::format("\r{} [{}] {:3.0f} % {}\x1b[K{}", verb, bar, fraction * 100, numbers, finished ? "\n" : "").c_str(),
-                 stderr);
+      std::fputs(fmt::format("\r{}\x1b[K{}", line, finished ? "\n" : "").c_str(), stderr);
     } else {
       std::fputs(fmt::format("{} {:.0f} % {}\n", verb, fraction * 100, numbers).c_str(), stderr);
     }

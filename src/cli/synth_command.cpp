@@ -37,7 +37,9 @@ void add_synth(CLI::App& app, std::vector<Command>& commands) {
   auto arguments = std::make_shared<SynthArguments>();
   SynthOptions& options = arguments->options;
   command->add_option("CONFIG", arguments->config, "config.json, or a folder that holds one")->required();
-  command->add_option("-o,--output", arguments->destination, "folder to write")->required()->type_name("DIR");
+  command->add_option("-o,--output", arguments->destination, "folder to write; appears whole or not at all")
+      ->required()
+      ->type_name("DIR");
   command->add_option("--seed", options.seed, "equal seeds give equal bytes")
       ->check(whole_number())
       ->type_name("N")
@@ -47,13 +49,14 @@ void add_synth(CLI::App& app, std::vector<Command>& commands) {
       ->check(CLI::Range(1, 10000).description(""))
       ->type_name("N");
   add_choice<DType>(*command, "--dtype", options.dtype, {{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}},
-                    "element type", "bf16");
+                    "dtype of the weights", "bf16");
   command->add_flag("--sparse", options.sparse, "full-length files without data: dry runs of huge models");
   command->add_option("--workers", options.workers, "worker threads (default: one per core, at most 8)")
       ->check(whole_number())
       ->check(CLI::Range(1, 256).description(""))
       ->type_name("N");
-  command->add_flag("--overwrite", options.overwrite, "replace an existing output folder once the new one is complete");
+  command->add_flag("--overwrite", options.overwrite,
+                    "replace the output folder, and all that is in it, once the new one is complete");
   command->add_flag("--json", arguments->json, "print the summary as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress");
   commands.push_back({command, [arguments] { return run_synth(*arguments); }});

@@ -47,10 +47,11 @@ ExportSummary summarize(const Checkpoint& checkpoint, const DecoderModel& model,
   ExportSummary summary;
   summary.family = model.family;
   for (const std::string& name : bundle.sources) {
+    const TensorInfo& tensor = *checkpoint.find_tensor(name);
     ++summary.tensor_count;
-    summary.parameter_count += element_count(checkpoint.find_tensor(name)->shape);
+    summary.parameter_count += element_count(tensor.shape);
+    summary.source_bytes += tensor.bytes;
   }
-  summary.source_bytes = checkpoint.tensor_bytes_total();
   for (const PlannedFile& file : bundle.plan.files) summary.files.push_back({file.name, file.size});
   summary.files.push_back({kManifestFile, manifest_bytes});
   for (const FileSummary& file : summary.files) summary.total_bytes += file.bytes;
@@ -95,7 +96,7 @@ void refuse_numeric_faults(const ExportSummary& summary) {
 std::string warning_text(const TensorWarning& warning) {
   std::string from;
   for (const std::string& source : warning.sources) from += (from.empty() ? "'" : ", '") + source + "'";
-  return fmt::format("tensor '{}'{}: {} values beyond the range of f16, {} NaN", warning.tensor,
+  return fmt::format("tensor '{}'{}: {} values overflow f16, {} NaN", warning.tensor,
                      from.empty() ? "" : " (from " + from + ")", warning.overflow_count, warning.nan_count);
 }
 

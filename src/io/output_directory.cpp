@@ -271,7 +271,9 @@ OutputDirectory::~OutputDirectory() {
 
 void OutputDirectory::discard() noexcept {
   std::error_code ignored;
-  if (!staging_.empty()) fs::remove_all(staging_, ignored);
+  // Removing what is in a folder takes a descriptor, and the lack of one may be why we are here.
+  files_.clear();
+  if (!staging_.empty() && ::rmdir(staging_.c_str()) != 0) fs::remove_all(staging_, ignored);
   for (auto parent = created_parents_.rbegin(); parent != created_parents_.rend(); ++parent) ::rmdir(parent->c_str());
 }
 

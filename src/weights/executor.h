@@ -10,8 +10,8 @@
 #include "io/output_directory.h"
 #include "transload/progress.h"
 #include "transload/recipe.h"
-#include "weights/lower.h"
 #include "weights/kernels.h"
+#include "weights/lower.h"
 #include "weights/plan.h"
 
 namespace transload {

@@ -14,6 +14,9 @@
 namespace transload {
 namespace {
 
+constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kLineValues = 64;  // at least a cache line of any type
+
 // Position p with begin <= p % period < end goes to (p / period) * out_period + out_base + p % period - begin.
 struct Window {
   uint64_t period = 0;
@@ -343,9 +346,10 @@ uint64_t band_elements(const LoweredTensor& tensor, const Fragment& turned, cons
   const uint64_t row = turned.out_row_stride;
   const uint64_t fitting = limits.band_bytes / (row * out.block_bytes);
   if (fitting == 0) return std::max<uint64_t>(1, limits.band_bytes / out.block_bytes);
-  const uint64_t wanted = std::max<uint64_t>(1, (getenv("TL_READ") ? static_cast<uint64_t>(atoi(getenv("TL_READ"))) : limits.band_read_bytes) * in.block_elements / in.block_bytes);
+  const uint64_t wanted = std::max<uint64_t>(1, limits.band_read_bytes * in.block_elements / in.block_bytes);
   const uint64_t all_rows = (tensor.elements + row - 1) / row;
-  uint64_t rows = std::min({fitting, wanted, all_rows});
+  if (fitting >= all_rows) return tensor.elements;  // then the source is read in order
+  uint64_t rows = std::min(fitting, wanted);
   const uint64_t bands = (all_rows + rows - 1) / rows;
   rows = (all_rows + bands - 1) / bands;
   // Whole cache lines and whole blocks of the source where there is room.
@@ -356,23 +360,17 @@ uint64_t band_elements(const LoweredTensor& tensor, const Fragment& turned, cons
   return rows * row;
 }
 
-// Columns of one tile, or 0 where bands of rows are read in runs as long as those that tiles are written in.
+// Columns of one tile, or 0 for bands: these need no second reading, and where the matrix is higher than wide their reads are
+// long enough.
 uint64_t tile_columns(const LoweredTensor& tensor, const Fragment& turned, const PieceLimits& limits) {
-  if (turned.in_row_stride != 1 || turned.rows * turned.columns != tensor.elements) return 0;
-  static const bool never = getenv("TL_NOTILE") != nullptr;
-  if (never) return 0;
-  static const double ratio = getenv("TL_RATIO") ? atof(getenv("TL_RATIO")) : 1;
-  if (static_cast<double>(turned.rows) * ratio >= static_cast<double>(turned.columns)) return 0;
+  if (turned.in_row_stride != 1 || turned.rows * turned.columns != tensor.elements || turned.rows >= turned.columns) return 0;
   const uint64_t value_bytes = dtype_info(tensor.dtype).block_bytes;
-  const uint64_t fitting = std::max<uint64_t>(1, limits.band_bytes / (turned.rows * value_bytes));
-  static const uint64_t mult = getenv("TL_MULT") ? static_cast<uint64_t>(atoi(getenv("TL_MULT"))) : 2048;
-  if (mult == 0 || (mult == 1 && turned.columns * value_bytes % 4096 != 0)) {
-    const uint64_t tiles = (turned.columns + fitting - 1) / fitting;
-    const uint64_t even = (turned.columns + tiles - 1) / tiles;
-    return round_up(even, 64) <= fitting ? round_up(even, 64) : even;
-  }
-  const uint64_t m2 = mult == 1 ? 4096 / value_bytes : mult;
-  return std::min(turned.columns, fitting >= m2 ? fitting / m2 * m2 : fitting);
+  const uint64_t fitting = limits.band_bytes / (turned.rows * value_bytes);
+  if (fitting == 0 || fitting >= turned.columns) return 0;
+  const uint64_t page = kPageBytes / value_bytes;
+  if (fitting >= page && turned.columns % page == 0) return fitting / page * page;
+  const uint64_t tiles = (turned.columns + fitting - 1) / fitting;
+  return std::min(fitting, round_up((turned.columns + tiles - 1) / tiles, kLineValues));
 }
 
 void cut(LoweredTensor& tensor, const PieceLimits& limits) {

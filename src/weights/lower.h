@@ -35,14 +35,14 @@ struct Fragment {
 
 struct PieceLimits {
   uint64_t piece_bytes = uint64_t{256} << 10;    // of output or of source, whichever is wider: stays in the L2 cache
-  uint64_t band_bytes = uint64_t{10} << 20;      // of output, where the source is read across its rows (a transposed matrix)
+  uint64_t band_bytes = uint64_t{10} << 20;      // of output, a band or a tile, where the source is read across its rows
   uint64_t band_read_bytes = uint64_t{2} << 10;  // what one of those reads should reach
   uint64_t staging_bytes = uint64_t{512} << 10;  // of one read that is converted on its way
 };
 
 // Pieces are contiguous ranges of the output, numbered in order; no table of them is kept. A matrix that is turned whole may be
-// cut into tiles instead, each the same columns of every row, so that its source is read in long runs; after them comes a
-// piece without elements, the digest.
+// cut into tiles instead, each the same columns of every row: its source is read in order. One more piece, without elements
+// of its own, makes the digest.
 struct LoweredTensor {
   DType dtype = DType::f32;
   uint64_t elements = 0;
@@ -53,7 +53,7 @@ struct LoweredTensor {
   std::vector<uint64_t> reach;      // reach[i]: the furthest out_end() of fragments 0..i
   uint64_t piece_elements = 0;      // of the largest piece
   uint64_t piece_count = 0;
-  uint64_t tile_columns = 0;        // 0: the pieces are ranges
+  uint64_t tile_columns = 0;  // 0: the pieces are ranges
 
   uint64_t piece_begin(uint64_t piece) const { return piece * piece_elements; }
   uint64_t piece_end(uint64_t piece) const { return piece + 1 == piece_count ? elements : (piece + 1) * piece_elements; }

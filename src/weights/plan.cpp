@@ -78,11 +78,14 @@ void explain_tensor(const PlannedFile& file, const PlannedTensor& tensor, std::s
   const LoweredTensor lowered = lower(tensor.recipe);
   fmt::format_to(out, "  {} bytes in {} pieces of {} elements, {} fragments\n", lowered.bytes, lowered.piece_count,
                  lowered.piece_elements, lowered.fragments.size());
-  for (uint64_t piece = 0; piece < std::min(lowered.piece_count, kPiecesExplained); ++piece) {
+  const bool tiled = lowered.tile_columns > 0;
+  if (tiled) fmt::format_to(out, "  a piece: {} columns of every row; the last one: the digest\n", lowered.tile_columns);
+  const uint64_t ranges = tiled ? 0 : lowered.piece_count;
+  for (uint64_t piece = 0; piece < std::min(ranges, kPiecesExplained); ++piece) {
     fmt::format_to(out, "  piece {}: bytes {}..{}\n", piece, packed_bytes(lowered.dtype, lowered.piece_begin(piece)),
                    packed_bytes(lowered.dtype, lowered.piece_end(piece)));
   }
-  if (lowered.piece_count > kPiecesExplained) fmt::format_to(out, "  ... {} more\n", lowered.piece_count - kPiecesExplained);
+  if (ranges > kPiecesExplained) fmt::format_to(out, "  ... {} more\n", ranges - kPiecesExplained);
   for (size_t i = 0; i < std::min<size_t>(lowered.fragments.size(), kFragmentsExplained); ++i) {
     const Fragment& f = lowered.fragments[i];
     fmt::format_to(out, "  fragment at element {}: {} <- {}\n", f.out, strides_text(f), leaf_text(lowered, f));

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-
 #include <bit>
 
 #include "weights/recipe_node.h"

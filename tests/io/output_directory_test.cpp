@@ -285,6 +285,18 @@ TEST(OutputDirectory, RefusesWritesPastTheEndOfAFile) {
               Fails(ErrorCode::internal, HasSubstr("got end 5, expected at most 4")));
 }
 
+TEST(OutputDirectory, ReadsBackWhatWasWritten) {
+  const ScratchFolder folder;
+  OutputDirectory output(folder.path() / "out", false);
+  const OutputFile& file = output.create("a", 4);
+  file.write_at(0, std::as_bytes(std::span("abcd", 4)));
+  std::string text(3, ' ');
+  file.read_at(1, std::as_writable_bytes(std::span(text)));
+  EXPECT_EQ(text, "bcd");
+  EXPECT_THAT([&] { file.read_at(2, std::as_writable_bytes(std::span(text))); },
+              Fails(ErrorCode::internal, HasSubstr("a@2: read past the end: got end 5, expected at most 4")));
+}
+
 TEST(OutputDirectory, NamesAFolderItMayNotWriteTo) {
   EXPECT_THAT([] { OutputDirectory("/proc/transload/out", false); },
               Fails(ErrorCode::io_failure, HasSubstr("/proc/transload: cannot create folder")));

@@ -1,14 +1,19 @@
 # The command as a user meets it: help, exit codes, a clear line for each malformed input, nothing left behind, equal bytes.
+import fcntl
 import hashlib
 import json
 import os
+import pty
 import re
 import shutil
 import struct
+import subprocess
+import termios
 
 import numpy as np
 import pytest
 
+from conftest import command
 from golden import FOLDER, write_tensors
 from transload.safetensors_file import read_tensors
 
@@ -477,3 +482,41 @@ def test_synth_writes_the_checkpoint_of_a_config_reproducibly(transload, tmp_pat
     } for folder in (tmp_path / "a", SPARK)]
     assert shapes[0] == shapes[1]
     assert transload("export", "onnx", tmp_path / "a", "-o", tmp_path / "bundle", "--context", 32, "--strict").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["export", "tflite", "x", "-o", "y"], "unknown command 'tflite'"),
+        (["export", "onnx", "x", "-o", "y", "--contxt", "64"], "unknown option '--contxt'"),
+        (["export", "onnx", "x", "--ouput", "y"], "'--ouput'"),
+        ([], "no command: expected one of export"),
+    ],
+)
+def test_usage_errors_name_the_word_that_is_wrong(transload, arguments, text):
+    result = transload(*arguments)
+    assert result.returncode == 2
+    assert text in result.stderr
+
+
+def test_progress_lines_fit_the_terminal(tmp_path):
+    # A pseudo-terminal of 40 columns: no line of the bar may reach the last column, where terminals wrap.
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    words = [str(command()), "export", "onnx", str(SPARK), "-o", str(tmp_path / "out"), "--context", "64"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=slave) as process:
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(master, 4096)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            shown += piece
+    os.close(master)
+    assert process.returncode == 0
+    lines = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown.decode())) if line]
+    assert lines and lines[-1].startswith("writing")
+    assert max(map(len, lines)) < 40

@@ -131,6 +131,18 @@ def test_names_cannot_steer_the_terminal(transload, tmp_path):
     assert "unknown field   \\x1b[2Jevil" in shown.stdout
 
 
+def test_a_lack_of_descriptors_leaves_nothing_behind(tmp_path):
+    succeeded = 0
+    for limit in range(5, 24):
+        script = f'ulimit -n {limit}; exec "{command()}" export onnx "{SPARK}" -o "{tmp_path / str(limit)}" --context 32 --quiet'
+        result = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+        assert result.returncode in (0, 5), result.stderr
+        succeeded += result.returncode == 0
+        assert os.listdir(tmp_path) == ([str(limit)] if result.returncode == 0 else []), (limit, result.stderr)
+        shutil.rmtree(tmp_path / str(limit), ignore_errors=True)
+    assert 0 < succeeded < 19
+
+
 def test_full_and_closed_standard_streams(tmp_path):
     def run(arguments, redirections):
         return subprocess.run(["sh", "-c", f'exec "{command()}" {arguments} {redirections}'], capture_output=True, text=True)

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -79,7 +80,9 @@ class World {
  public:
   explicit World(uint32_t seed) : random_(seed) {
     for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-      for (int i = 0; i < 2; ++i) add_stored(static_cast<DType>(dtype));
+      for (int i = 0; i < 2; ++i) add_stored(static_cast<DType>(dtype), small_shape(static_cast<DType>(dtype)));
+      if (has_reference(static_cast<DType>(dtype))) high_.push_back(stored_.size());
+      add_stored(static_cast<DType>(dtype), high_shape(static_cast<DType>(dtype)));
     }
     const std::filesystem::path path = folder_.write("source.bin", bytes_);
     const std::shared_ptr<const InputFile> file = InputFile::open(path);
@@ -90,6 +93,15 @@ class World {
   }
 
   uint64_t below(uint64_t limit) { return std::uniform_int_distribution<uint64_t>(0, limit - 1)(random_); }
+  // A stored matrix with more rows than columns, or a part of it, turned whole: what is cut into tiles.
+  Sample turned() {
+    Sample sample = stored_[high_[below(high_.size())]];
+    if (below(2) == 0 && !is_block(sample.dtype())) sample = sliced(sample, 1);
+    if (below(3) == 0) sample = sliced(sample, 0);
+    if (below(3) > 0) sample = casted(sample, std::array{DType::f32, DType::f16, DType::bf16}[below(3)]);
+    return transposed(sample);
+  }
+
   const std::filesystem::path& folder() const { return folder_.path(); }
 
   Sample any() {
@@ -102,14 +114,25 @@ class World {
   // mxfp4 and the K types share the path of q8_0 and q4_1, whose values the reference knows.
   static bool has_reference(DType dtype) { return !is_block(dtype) || dtype == DType::q8_0 || dtype == DType::q4_1; }
 
-  void add_stored(DType dtype) {
+  Shape small_shape(DType dtype) {
+    Shape shape;
+    for (uint64_t rank = 1 + below(3); rank > 0; --rank) shape.push_back(1 + below(9));
+    if (is_block(dtype)) shape.back() = dtype_info(dtype).block_elements * (1 + below(3));
+    return shape;
+  }
+
+  Shape high_shape(DType dtype) {
+    const uint64_t width = is_block(dtype) ? dtype_info(dtype).block_elements : 2 + below(9);
+    return {width + 5 + below(50), width};
+  }
+
+  void add_stored(DType dtype, Shape shape) {
     if (!has_reference(dtype)) return;
     const DTypeInfo& row = dtype_info(dtype);
     TensorInfo info;
     info.name = std::string(row.name);
     info.dtype = dtype;
-    for (uint64_t rank = 1 + below(3); rank > 0; --rank) info.shape.push_back(1 + below(9));
-    if (is_block(dtype)) info.shape.back() = row.block_elements * (1 + below(3));
+    info.shape = std::move(shape);
     info.offset = bytes_.size();
     info.bytes = tensor_bytes(dtype, info.shape);
     Sample sample;
@@ -334,6 +357,7 @@ class World {
   std::string bytes_;
   std::vector<TensorInfo> infos_;
   std::vector<Sample> stored_;
+  std::vector<size_t> high_;  // of stored_
 };
 
 std::string expected_bytes(const Sample& sample) {
@@ -363,30 +387,29 @@ std::string read_range(const std::filesystem::path& path, uint64_t offset, uint6
   return bytes;
 }
 
-class ExecutorProperty : public testing::TestWithParam<uint32_t> {};
-
-TEST_P(ExecutorProperty, RandomRecipesGiveTheBytesDigestsAndCountsOfTheReference) {
-  World world(GetParam());
-  std::vector<Sample> samples;
+Plan plan_of(World& world, const std::vector<Sample>& samples) {
   Plan plan;
   for (int f = 0; f < 2; ++f) {
     PlannedFile file;
     file.name = fmt::format("out{}", f);
     file.bytes.push_back({0, "header"});
     file.size = 6;
-    for (int t = 0; t < 20; ++t) {
-      Sample sample = world.any();
+    for (size_t t = f == 0 ? 0 : samples.size() / 2; t < (f == 0 ? samples.size() / 2 : samples.size()); ++t) {
       file.size += world.below(5);
-      file.tensors.push_back({fmt::format("t{}", samples.size()), file.size, sample.recipe});
-      file.size += sample.recipe.bytes();
-      samples.push_back(std::move(sample));
+      file.tensors.push_back({fmt::format("t{}", t), file.size, samples[t].recipe});
+      file.size += samples[t].recipe.bytes();
     }
     plan.files.push_back(std::move(file));
   }
+  return plan;
+}
+
+// Runs the plan with 1 and 4 workers and compares everything with the reference.
+void expect_reference(World& world, const std::vector<Sample>& samples, const std::vector<PieceLimits>& all_limits) {
+  const Plan plan = plan_of(world, samples);
   std::vector<TensorResult> first;
   for (const uint32_t workers : {1U, 4U}) {
-    for (const PieceLimits& limits :
-         {PieceLimits{}, PieceLimits{16 + world.below(300), 8 + world.below(500), 4 + world.below(60), 1 + world.below(5000)}}) {
+    for (const PieceLimits& limits : all_limits) {
       const std::filesystem::path destination = world.folder() / "bundle";
       OutputDirectory output(destination, true);
       ExecuteOptions options;
@@ -411,6 +434,28 @@ TEST_P(ExecutorProperty, RandomRecipesGiveTheBytesDigestsAndCountsOfTheReference
       ASSERT_EQ(results, first);
     }
   }
+}
+
+class ExecutorProperty : public testing::TestWithParam<uint32_t> {};
+
+TEST_P(ExecutorProperty, RandomRecipesGiveTheBytesDigestsAndCountsOfTheReference) {
+  World world(GetParam());
+  std::vector<Sample> samples;
+  for (int i = 0; i < 40; ++i) samples.push_back(world.any());
+  std::vector<PieceLimits> limits{{}};
+  for (int i = 0; i < 2; ++i)
+    limits.push_back({16 + world.below(300), 8 + world.below(500), 4 + world.below(60), 1 + world.below(5000)});
+  expect_reference(world, samples, limits);
+}
+
+TEST_P(ExecutorProperty, TilesOfTransposedMatricesGiveTheBytesDigestsAndCountsOfTheReference) {
+  World world(GetParam());
+  std::vector<Sample> samples;
+  for (int i = 0; i < 40; ++i) samples.push_back(world.turned());
+  const PieceLimits limits{256, 40 + world.below(300), 64, 1 + world.below(5000)};
+  const auto is_tiled = [&](const Sample& sample) { return lower(sample.recipe, limits).tile_columns > 0; };
+  EXPECT_GE(std::count_if(samples.begin(), samples.end(), is_tiled), 5);
+  expect_reference(world, samples, {limits});
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ExecutorProperty, testing::Range(0U, 40U));

@@ -140,17 +140,20 @@ TEST(Executor, GivesEmptyTensorsTheDigestOfNothing) {
 
 TEST(Executor, ReportsProgressThatNeverDecreasesAndEndsAtTheTotal) {
   ScratchFolder folder;
-  const Plan plan =
-      plan_of({{"a", random(DType::f16, {700, 1000}, 1, 1)}, {"b", transpose(random(DType::f32, {300, 500}, 2, 1))}});
+  const Plan plan = plan_of({{"a", random(DType::f16, {700, 1000}, 1, 1)},
+                             {"b", transpose(random(DType::f32, {300, 500}, 2, 1))},
+                             {"c", transpose(source(sparse_tensor(folder.path() / "c.bin", "c", {3000, 100})))}});
   ExecuteOptions options;
   options.workers = 4;
+  options.limits.band_bytes = 1 << 16;  // cuts c into tiles
+  ASSERT_GT(lower(plan.files[0].tensors[2].recipe, options.limits).tile_columns, 0U);
   uint64_t last = 0;
   bool in_call = false;
   options.progress = [&](uint64_t done, uint64_t total) {
     EXPECT_FALSE(in_call);
     in_call = true;
     EXPECT_GT(done, last);
-    EXPECT_EQ(total, 700U * 1000 * 2 + 300 * 500 * 4);
+    EXPECT_EQ(total, 700U * 1000 * 2 + 300 * 500 * 4 + 3000 * 100 * 2);
     last = done;
     in_call = false;
   };
@@ -173,20 +176,20 @@ TEST(Executor, RunsThousandsOfSmallTensors) {
 }
 
 TEST(Executor, NamesTheTensorWhenASourceIsCutShortAndLeavesNothing) {
-  for (const uint32_t workers : {1U, 4U}) {
+  for (const auto& [workers, tiled] : {std::pair(1U, false), {4U, false}, {1U, true}, {4U, true}}) {
     ScratchFolder folder;
     const std::filesystem::path path = folder.path() / "model.safetensors";
     const TensorInfo good = sparse_tensor(folder.path() / "good.bin", "good", {1000, 1000});
-    const TensorInfo cut = sparse_tensor(path, "model.layers.0.weight", {1000, 1000});
+    const TensorInfo cut = sparse_tensor(path, "model.layers.0.weight", {2000, 500});
     std::filesystem::resize_file(path, 1'000'000);
     ExecuteOptions options;
     options.workers = workers;
+    options.limits.band_bytes = 1 << 18;
+    const Recipe second = cast(tiled ? transpose(source(cut)) : source(cut), DType::f16);
+    ASSERT_EQ(lower(second, options.limits).tile_columns > 0, tiled);
     const auto run = [&] {
       OutputDirectory output(folder.path() / "out", false);
-      execute(
-          plan_of(
-              {{"first", cast(source(good), DType::f16)}, {"second", cast(source(cut), DType::f16)}, {"third", source(good)}}),
-          output, options);
+      execute(plan_of({{"first", cast(source(good), DType::f16)}, {"second", second}, {"third", source(good)}}), output, options);
     };
     EXPECT_THAT(run, Fails(ErrorCode::bad_offset, AllOf(HasSubstr("model.safetensors@"), HasSubstr("tensor 'second'"),
                                                         HasSubstr("while writing 'second' of 'weights.bin'"))));

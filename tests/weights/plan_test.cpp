@@ -105,9 +105,24 @@ TEST(Lowering, CutsATransposedMatrixIntoBandsWithLongReads) {
   EXPECT_GE(attention.piece_elements / 3072 * 2, 2048U);        // bytes of one read
   EXPECT_LE(attention.piece_elements * 2, uint64_t{10} << 20);  // bytes of the band
   EXPECT_EQ(attention.piece_elements % 3072, 0U);
+  EXPECT_EQ(attention.tile_columns, 0U);
+}
+
+TEST(Lowering, CutsAWideTransposedMatrixIntoTilesWithLongWrites) {
   const LoweredTensor head = lower(cast(transpose(stored(DType::bf16, {262144, 640})), DType::f16));
-  EXPECT_LE(head.piece_elements * 2, uint64_t{10} << 20);
-  EXPECT_GE(head.piece_elements / 262144, 16U);
+  EXPECT_EQ(head.tile_columns, 8192U);  // 16 KiB of every row
+  EXPECT_EQ(head.piece_elements, 8192U * 640);
+  EXPECT_EQ(head.piece_count, 262144U / 8192 + 1);
+  const LoweredTensor odd = lower(cast(transpose(stored(DType::bf16, {6657, 2048})), DType::f16));
+  EXPECT_EQ(odd.tile_columns, 2240U);
+  EXPECT_EQ(odd.piece_count, 4U);
+  const std::string text = explain_plan({{{"weights.bin", 0, {}, {{"up", 0, transpose(stored(DType::bf16, {6657, 2048}))}}}}});
+  EXPECT_THAT(text, HasSubstr("a piece: 2240 columns of every row; the last one: the digest\n  fragment at"));
+}
+
+TEST(Lowering, KeepsATransposedMatrixThatFitsInOnePiece) {
+  EXPECT_EQ(lower(transpose(stored(DType::bf16, {2048, 2048}))).piece_count, 1U);
+  EXPECT_EQ(lower(transpose(stored(DType::bf16, {4096, 512}))).piece_count, 1U);
 }
 
 TEST(Lowering, SlicesTheWindowOfEveryRowAsOneFragment) {
