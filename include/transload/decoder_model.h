@@ -28,9 +28,9 @@ struct Linear {
 
 // Rotary embedding shared by a set of layers: the first `width` elements of a head turn, element j with j + width/2.
 struct RopeGroup {
-  std::string name;              // "sw", "full"; used in the names of graph inputs
-  uint32_t width = 0;            // even, at most head_dim
-  std::vector<float> inv_freq;   // [width / 2]; angle = position * inv_freq, in fp32
+  std::string name;               // "sw", "full"; used in the names of graph inputs
+  uint32_t width = 0;             // even, at most head_dim
+  std::vector<float> inv_freq;    // [width / 2]; angle = position * inv_freq, in fp32
   float attention_factor = 1.0F;  // multiplies cos and sin (yarn, longrope)
 };
 
@@ -40,12 +40,12 @@ struct Attention {
   uint32_t heads = 0;
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
-  float scale = 0;                 // multiplies q k^T
-  Linear q;                        // [heads * head_dim, hidden], half-split rotary order
-  Linear k;                        // [kv_heads * head_dim, hidden]
+  float scale = 0;  // multiplies q k^T
+  Linear q;         // [heads * head_dim, hidden], half-split rotary order
+  Linear k;         // [kv_heads * head_dim, hidden]
   Linear v;
-  Linear o;                        // [hidden, heads * head_dim]
-  std::optional<Norm> q_norm;      // per head, before rotary; weight [head_dim]
+  Linear o;                    // [hidden, heads * head_dim]
+  std::optional<Norm> q_norm;  // per head, before rotary; weight [head_dim]
   std::optional<Norm> k_norm;
   std::optional<Linear> head_gate;  // [heads, hidden]: act(gate(h)) multiplies each head's output before o
   GateActivation gate_activation = GateActivation::sigmoid;
@@ -75,18 +75,18 @@ struct DecoderModel {
   uint32_t intermediate_size = 0;
   uint32_t vocab_size = 0;
   uint32_t max_positions = 0;
-  Recipe embedding;              // [vocab, hidden]
+  Recipe embedding;               // [vocab, hidden]
   float embedding_factor = 1.0F;  // multiplies the raw embedding row
   std::vector<Layer> layers;
   std::vector<RopeGroup> rope_groups;
   Norm final_norm;
-  Recipe head;                   // [vocab, hidden]
-  bool tied_head = false;        // head is the same recipe as embedding
+  Recipe head;             // [vocab, hidden]
+  bool tied_head = false;  // head is the same recipe as embedding
 
   std::optional<int64_t> bos_token;
   std::vector<int64_t> eos_tokens;
-  uint64_t tensors_used = 0;            // stored tensors that some recipe reads
-  std::vector<std::string> warnings;    // e.g. a stored lm_head that a tied config ignores
+  uint64_t tensors_used = 0;          // stored tensors that some recipe reads
+  std::vector<std::string> warnings;  // e.g. a stored lm_head that a tied config ignores
 };
 
 struct ModelOptions {

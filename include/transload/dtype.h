@@ -10,10 +10,33 @@
 namespace transload {
 
 enum class DType : uint8_t {
-  f64, f32, f16, bf16, f8_e4m3, f8_e5m2,
-  i64, i32, i16, i8, u64, u32, u16, u8, boolean,
+  f64,
+  f32,
+  f16,
+  bf16,
+  f8_e4m3,
+  f8_e5m2,
+  i64,
+  i32,
+  i16,
+  i8,
+  u64,
+  u32,
+  u16,
+  u8,
+  boolean,
   // GGUF blocks of 32 or 256 values along the last axis.
-  q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, mxfp4,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q8_0,
+  q2_k,
+  q3_k,
+  q4_k,
+  q5_k,
+  q6_k,
+  mxfp4,
 };
 inline constexpr int kDTypeCount = static_cast<int>(DType::mxfp4) + 1;
 

@@ -33,10 +33,10 @@ enum class ErrorCode : uint8_t {
   dtype_unsupported,   // a tensor type this tool cannot decode
   numeric_fault,       // NaN or overflow where --strict asks for none
   op_unsupported,
-  format_limit,        // the target format cannot carry it
+  format_limit,  // the target format cannot carry it
   verify_mismatch,
-  graph_invalid,       // our own graph breaks a rule: a bug
-  internal,            // a bug
+  graph_invalid,  // our own graph breaks a rule: a bug
+  internal,       // a bug
 };
 inline constexpr int kErrorCodeCount = static_cast<int>(ErrorCode::internal) + 1;
 

@@ -13,7 +13,7 @@
 namespace transload {
 
 struct ExportOnnxOptions {
-  StepOptions step;                       // query and context are taken from the lists below
+  StepOptions step;                // query and context are taken from the lists below
   std::vector<uint32_t> contexts;  // empty: 1,024, or the model's own maximum when that is less
   std::vector<uint32_t> queries{1};
   bool overwrite = false;
@@ -60,21 +60,21 @@ struct ExportSummary {
   uint64_t parameter_count = 0;  // elements of those
   std::vector<FileSummary> files;
   uint64_t total_bytes = 0;
-  uint64_t source_bytes = 0;     // bytes of those as stored
-  std::vector<KvSummary> kv;     // one for each context
+  uint64_t source_bytes = 0;         // bytes of those as stored
+  std::vector<KvSummary> kv;         // one for each context
   uint64_t worker_memory_bytes = 0;  // buffers of all workers
-  double write_seconds = 0;      // until the last write
-  double flush_seconds = 0;      // fsync
+  double write_seconds = 0;          // until the last write
+  double flush_seconds = 0;          // fsync
   std::vector<TensorWarning> numeric_warnings;
   std::vector<std::string> warnings;
-  std::string explanation;       // graph text and pieces, with `explain`
+  std::string explanation;  // graph text and pieces, with `explain`
 };
 
-// Writes <destination>/step_q<q>_c<C>.onnx for every pair, weights.bin, contract.json, host.safetensors, manifest.json and copies of the
-// tokenizer files. All or nothing. A process that wants a file-size limit to be an Error must ignore SIGXFSZ (the command does).
-// Throws Error: what build_model throws; usage (options that do not apply, a destination that holds the checkpoint);
-// destination_exists; op_unsupported and format_limit from the writer; numeric_fault with `strict`; bad_offset and io_failure while
-// reading or writing.
+// Writes <destination>/step_q<q>_c<C>.onnx for every pair, weights.bin, contract.json, host.safetensors, manifest.json and copies
+// of the tokenizer files. All or nothing. A process that wants a file-size limit to be an Error must ignore SIGXFSZ (the command
+// does). Throws Error: what build_model throws; usage (options that do not apply, a destination that holds the checkpoint);
+// destination_exists; op_unsupported and format_limit from the writer; numeric_fault with `strict`; bad_offset and io_failure
+// while reading or writing.
 ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::path& destination,
                           const ExportOnnxOptions& options);
 

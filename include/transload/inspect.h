@@ -27,7 +27,8 @@ struct Inspection {
   std::vector<std::string> unknown_fields;
   std::string problem;  // the error that building the model gave, or empty
   // Valid when problem is empty:
-  uint32_t layers = 0, hidden_size = 0, intermediate_size = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab_size = 0, max_positions = 0;
+  uint32_t layers = 0, hidden_size = 0, intermediate_size = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab_size = 0,
+           max_positions = 0;
   bool tied_head = false;
   std::string layer_pattern;  // "SSSF SSSF", S = sliding, F = full
   uint32_t window = 0;        // 0: none

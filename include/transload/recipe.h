@@ -45,8 +45,8 @@ Recipe source(const TensorInfo& tensor);
 // A small tensor computed by the host; f32 values in row-major order, or i64 values.
 Recipe constant(Shape shape, std::vector<float> values);
 Recipe constant_i64(Shape shape, std::vector<int64_t> values);
-// Values of the given mean and standard deviation, nearly normal and bounded (a sum of uniform parts), f32 before the cast to `dtype`
-// (f32, f16 or bf16); a pure function of (seed, element index).
+// Values of the given mean and standard deviation, nearly normal and bounded (a sum of uniform parts), f32 before the cast to
+// `dtype` (f32, f16 or bf16); a pure function of (seed, element index).
 Recipe random(DType dtype, Shape shape, uint64_t seed, float stddev, float mean = 0.0F);
 
 // Elements begin..end-1 of `axis`. Block types can be sliced on the last axis only at block boundaries.

@@ -12,8 +12,8 @@ namespace transload {
 
 struct SynthOptions {
   uint64_t seed = 0;
-  uint32_t shards = 0;   // 0: one per 4 GB or so
-  bool sparse = false;   // full-length files without data
+  uint32_t shards = 0;  // 0: one per 4 GB or so
+  bool sparse = false;  // full-length files without data
   DType dtype = DType::bf16;
   bool overwrite = false;
   uint32_t workers = 0;

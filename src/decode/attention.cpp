@@ -60,8 +60,7 @@ AttentionResult build_attention(StepBuilder& b, const std::string& prefix, Value
   ValueId query = split_heads(b, prefix + "_q_heads", b.linear(prefix + "_q", x, attention.q), heads, head_dim);
   ValueId key = split_heads(b, prefix + "_k_heads", b.linear(prefix + "_k", x, attention.k), kv_heads, head_dim);
   const ValueId value_rows = b.linear(prefix + "_v", x, attention.v);
-  const ValueId value =
-      split_heads(b, ports.roll ? prefix + "_v_heads" : ports.v_new_name, value_rows, kv_heads, head_dim);
+  const ValueId value = split_heads(b, ports.roll ? prefix + "_v_heads" : ports.v_new_name, value_rows, kv_heads, head_dim);
   if (attention.q_norm) query = b.norm(prefix + "_q_norm", query, *attention.q_norm);
   if (attention.k_norm) key = b.norm(prefix + "_k_norm", key, *attention.k_norm);
 
@@ -73,8 +72,8 @@ AttentionResult build_attention(StepBuilder& b, const std::string& prefix, Value
   // The query is scaled rather than the scores: q k^T alone can leave the range of f16.
   if (attention.scale != 1.0F) query = b.binary(Op::mul, prefix + "_q_scaled", query, b.scalar(attention.scale));
   const ValueId folded = b.reshape(prefix + "_q_folded", query, {1, kv_heads, group * q, head_dim});
-  ValueId scores = b.binary(Op::matmul, prefix + "_scores", folded,
-                            b.transpose(prefix + "_k_transposed", keys.scored, {0, 1, 3, 2}));
+  ValueId scores =
+      b.binary(Op::matmul, prefix + "_scores", folded, b.transpose(prefix + "_k_transposed", keys.scored, {0, 1, 3, 2}));
   const uint64_t columns = b.shape(scores)[3];
   // With several query rows the mask differs by row, so the group becomes an axis of its own.
   if (q > 1) scores = b.reshape(prefix + "_scores_by_row", scores, {kv_heads, group, q, columns});

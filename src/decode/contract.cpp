@@ -5,27 +5,42 @@ namespace transload {
 
 std::string_view port_role_name(PortRole role) {
   switch (role) {
-    case PortRole::embedding_rows: return "embedding_rows";
-    case PortRole::token_ids: return "token_ids";
-    case PortRole::hidden_in: return "hidden_in";
-    case PortRole::rope_cos: return "rope_cos";
-    case PortRole::rope_sin: return "rope_sin";
-    case PortRole::mask: return "mask";
-    case PortRole::k_cache: return "k_cache";
-    case PortRole::v_cache: return "v_cache";
-    case PortRole::logits: return "logits";
-    case PortRole::hidden: return "hidden";
-    case PortRole::k_new: return "k_new";
-    case PortRole::v_new: return "v_new";
+    case PortRole::embedding_rows:
+      return "embedding_rows";
+    case PortRole::token_ids:
+      return "token_ids";
+    case PortRole::hidden_in:
+      return "hidden_in";
+    case PortRole::rope_cos:
+      return "rope_cos";
+    case PortRole::rope_sin:
+      return "rope_sin";
+    case PortRole::mask:
+      return "mask";
+    case PortRole::k_cache:
+      return "k_cache";
+    case PortRole::v_cache:
+      return "v_cache";
+    case PortRole::logits:
+      return "logits";
+    case PortRole::hidden:
+      return "hidden";
+    case PortRole::k_new:
+      return "k_new";
+    case PortRole::v_new:
+      return "v_new";
   }
   return {};
 }
 
 std::string_view slot_rule_name(SlotRule rule) {
   switch (rule) {
-    case SlotRule::append: return "append";
-    case SlotRule::ring: return "ring";
-    case SlotRule::roll: return "roll";
+    case SlotRule::append:
+      return "append";
+    case SlotRule::ring:
+      return "ring";
+    case SlotRule::roll:
+      return "roll";
   }
   return {};
 }

@@ -12,8 +12,20 @@
 
 namespace transload {
 
-enum class PortRole : uint8_t { embedding_rows, token_ids, hidden_in, rope_cos, rope_sin, mask, k_cache, v_cache,
-                                logits, hidden, k_new, v_new };
+enum class PortRole : uint8_t {
+  embedding_rows,
+  token_ids,
+  hidden_in,
+  rope_cos,
+  rope_sin,
+  mask,
+  k_cache,
+  v_cache,
+  logits,
+  hidden,
+  k_new,
+  v_new
+};
 std::string_view port_role_name(PortRole role);
 
 struct Port {
@@ -21,7 +33,7 @@ struct Port {
   PortRole role = PortRole::logits;
   DType dtype = DType::f32;
   Shape shape;
-  std::string group;             // rope or mask group, else empty
+  std::string group;              // rope or mask group, else empty
   std::optional<uint32_t> layer;  // cache index, from 0 in the slice
 };
 
@@ -54,7 +66,7 @@ struct CacheLayer {
 struct StepContract {
   uint32_t query = 1;
   uint32_t context = 0;
-  std::vector<Port> inputs;   // graph order
+  std::vector<Port> inputs;  // graph order
   std::vector<Port> outputs;
   std::vector<CacheLayer> caches;
   std::vector<MaskGroup> mask_groups;  // those some layer of the slice uses

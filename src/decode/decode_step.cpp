@@ -219,7 +219,8 @@ LayerRange resolve_layers(const DecoderModel& model, const LayerRange& range) {
   const auto count = static_cast<uint32_t>(model.layers.size());
   LayerRange found{LayerRange::Kind::range, 0, count};
   switch (range.kind) {
-    case LayerRange::Kind::all: return found;
+    case LayerRange::Kind::all:
+      return found;
     case LayerRange::Kind::sliding:
     case LayerRange::Kind::full: {
       const bool want_window = range.kind == LayerRange::Kind::sliding;
@@ -231,7 +232,8 @@ LayerRange resolve_layers(const DecoderModel& model, const LayerRange& range) {
     }
     case LayerRange::Kind::range:
       if (range.begin >= range.end || range.end > count) {
-        refuse(fmt::format("layer range is not in the model: got {}:{}, expected 0 <= A < B <= {}", range.begin, range.end, count));
+        refuse(
+            fmt::format("layer range is not in the model: got {}:{}, expected 0 <= A < B <= {}", range.begin, range.end, count));
       }
       return range;
   }

@@ -11,8 +11,8 @@ namespace transload {
 struct DecodeStep {
   Graph graph;
   StepContract contract;
-  // Name of the constant that holds the raw embedding rows as its bytes; empty when the graph has none (untied or transposed head,
-  // or no head).
+  // Name of the constant that holds the raw embedding rows as its bytes; empty when the graph has none (untied or transposed
+  // head, or no head).
   std::string embedding_constant;
 };
 

@@ -45,10 +45,14 @@ ValueId gelu_sigmoid(StepBuilder& b, const std::string& name, ValueId x) {
 ValueId activate(StepBuilder& b, const std::string& name, ValueId x, Activation activation) {
   if (activation == Activation::silu) return silu(b, name, x);
   switch (b.options().gelu) {
-    case GeluForm::model: return activation == Activation::gelu_erf ? gelu_exact(b, name, x) : gelu_tanh(b, name, x);
-    case GeluForm::exact: return gelu_exact(b, name, x);
-    case GeluForm::tanh: return gelu_tanh(b, name, x);
-    case GeluForm::sigmoid: return gelu_sigmoid(b, name, x);
+    case GeluForm::model:
+      return activation == Activation::gelu_erf ? gelu_exact(b, name, x) : gelu_tanh(b, name, x);
+    case GeluForm::exact:
+      return gelu_exact(b, name, x);
+    case GeluForm::tanh:
+      return gelu_tanh(b, name, x);
+    case GeluForm::sigmoid:
+      return gelu_sigmoid(b, name, x);
   }
   return x;
 }

@@ -47,9 +47,8 @@ ValueId StepBuilder::transpose(const std::string& name, ValueId x, const std::ve
 }
 
 ValueId StepBuilder::slice(const std::string& name, ValueId x, int64_t axis, uint64_t begin, uint64_t end) {
-  return graph_.add_node(
-      Op::slice, name, {x},
-      {{"axis", axis}, {"begin", static_cast<int64_t>(begin)}, {"end", static_cast<int64_t>(end)}});
+  return graph_.add_node(Op::slice, name, {x},
+                         {{"axis", axis}, {"begin", static_cast<int64_t>(begin)}, {"end", static_cast<int64_t>(end)}});
 }
 
 ValueId StepBuilder::concat(const std::string& name, const std::vector<ValueId>& inputs, int64_t axis) {
@@ -71,8 +70,8 @@ ValueId StepBuilder::linear(const std::string& name, ValueId x, const Linear& la
       return graph_.add_node(Op::gemm, name, inputs);
     }
     case LinearForm::matmul: {
-      const ValueId product = binary(Op::matmul, has_bias ? name + "_product" : name, x,
-                                     weight(weight_name, transload::transpose(layer.weight)));
+      const ValueId product =
+          binary(Op::matmul, has_bias ? name + "_product" : name, x, weight(weight_name, transload::transpose(layer.weight)));
       return has_bias ? binary(Op::add, name, product, vector(bias_name, layer.bias)) : product;
     }
     case LinearForm::conv1x1: {
@@ -94,8 +93,7 @@ ValueId StepBuilder::norm(const std::string& name, ValueId x, const Norm& norm) 
   const ValueId wide = cast(name + "_f32", x, DType::f32);
   const ValueId square = binary(Op::mul, name + "_square", wide, wide);
   const ValueId mean = graph_.add_node(Op::reduce_mean, name + "_mean", {square}, {{"axes", std::vector<int64_t>{last}}});
-  const ValueId shifted =
-      binary(Op::add, name + "_mean_eps", mean, scalar(static_cast<float>(norm.epsilon), DType::f32));
+  const ValueId shifted = binary(Op::add, name + "_mean_eps", mean, scalar(static_cast<float>(norm.epsilon), DType::f32));
   const ValueId unit = binary(Op::div, name + "_unit", wide, unary(Op::sqrt, name + "_rms", shifted));
   const ValueId gain = graph_.add_constant(name + "_weight", transload::cast(norm.weight, DType::f32));
   if (options_.compute == DType::f32) return binary(Op::mul, name, unit, gain);

@@ -32,8 +32,9 @@ class WeightLayout {
       const auto [place, is_new] = by_name_.try_emplace(value.name, SharedWeight{file_.size, value.constant});
       if (!is_new) {
         if (!(place->second.recipe == value.constant)) {
-          throw Error(ErrorCode::graph_invalid, fmt::format("constant differs between graphs: got {}, expected {}",
-                                                            value.constant.text(), place->second.recipe.text()),
+          throw Error(ErrorCode::graph_invalid,
+                      fmt::format("constant differs between graphs: got {}, expected {}", value.constant.text(),
+                                  place->second.recipe.text()),
                       {{}, value.name, {}});
         }
         continue;
@@ -110,9 +111,10 @@ std::vector<int64_t> eos_tokens_of(const Checkpoint& checkpoint, const DecoderMo
   const Json::Array list = eos->is_array() ? eos->array() : Json::Array{*eos};
   for (const Json& token : list) {
     if (!token.is_integer()) {
-      throw Error(ErrorCode::config_invalid,
-                  fmt::format("field 'eos_token_id': wrong type: got {}, expected an integer or a list of them", token.kind_name()),
-                  {"generation_config.json", {}, {}});
+      throw Error(
+          ErrorCode::config_invalid,
+          fmt::format("field 'eos_token_id': wrong type: got {}, expected an integer or a list of them", token.kind_name()),
+          {"generation_config.json", {}, {}});
     }
     tokens.push_back(token.integer());
   }
@@ -123,7 +125,8 @@ void require_distinct(std::vector<uint32_t> values, const char* what) {
   if (values.empty()) throw Error(ErrorCode::usage, fmt::format("no {}: got an empty list, expected at least one", what));
   std::sort(values.begin(), values.end());
   const auto twice = std::adjacent_find(values.begin(), values.end());
-  if (twice != values.end()) throw Error(ErrorCode::usage, fmt::format("{} given twice: got {} again, expected distinct values", what, *twice));
+  if (twice != values.end())
+    throw Error(ErrorCode::usage, fmt::format("{} given twice: got {} again, expected distinct values", what, *twice));
 }
 
 }  // namespace

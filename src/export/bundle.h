@@ -32,11 +32,11 @@ struct BundleStep {
 struct Bundle {
   std::vector<BundleStep> steps;  // q by q for each context, in the order asked for
   std::optional<EmbeddingPlace> embedding;
-  std::string tokenizer;          // file in the bundle, or empty
+  std::string tokenizer;  // file in the bundle, or empty
   std::vector<int64_t> eos_tokens;
-  std::set<std::string> sources;  // stored tensors that some constant is made from
+  std::set<std::string> sources;               // stored tensors that some constant is made from
   std::vector<TensorWarning> inline_warnings;  // of the constants inside the graphs, which the executor does not see
-  Plan plan;                      // everything but the manifest, which carries the digests the plan's execution gives
+  Plan plan;  // everything but the manifest, which carries the digests the plan's execution gives
 };
 
 // Throws usage for options that do not apply to the model.
@@ -52,8 +52,8 @@ inline constexpr const char* kContractFile = "contract.json";
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kWeightsFile = "weights.bin";
 
-// Copies of the config that was read and of the checkpoint's tokenizer and generation files (from a GGUF: its tokenizer metadata as
-// tokenizer.gguf), appended to `plan`. Returns the file a tokenizer is made from, or an empty string.
+// Copies of the config that was read and of the checkpoint's tokenizer and generation files (from a GGUF: its tokenizer metadata
+// as tokenizer.gguf), appended to `plan`. Returns the file a tokenizer is made from, or an empty string.
 std::string plan_tokenizer_files(const Checkpoint& checkpoint, Plan& plan);
 
 // Also for a symbolic link to nothing and for what is no file: those are errors to report, not files that are absent.

@@ -31,15 +31,9 @@ Json port_json(const Port& port) {
 }
 
 Json cache_json(const CacheLayer& cache) {
-  return Json::Object{{"layer", cache.layer},
-                      {"model_layer", cache.model_layer},
-                      {"rule", slot_rule_name(cache.rule)},
-                      {"mask_group", cache.mask_group},
-                      {"rope_group", cache.rope_group},
-                      {"window", or_null(cache.window)},
-                      {"slots", cache.slots},
-                      {"new_entries", cache.new_entries},
-                      {"kv_heads", cache.kv_heads},
+  return Json::Object{{"layer", cache.layer},           {"model_layer", cache.model_layer}, {"rule", slot_rule_name(cache.rule)},
+                      {"mask_group", cache.mask_group}, {"rope_group", cache.rope_group},   {"window", or_null(cache.window)},
+                      {"slots", cache.slots},           {"new_entries", cache.new_entries}, {"kv_heads", cache.kv_heads},
                       {"head_dim", cache.head_dim}};
 }
 
@@ -78,9 +72,12 @@ std::string_view input_form_name(PortRole role) {
 
 std::string_view cache_layout_name(CacheLayout layout) {
   switch (layout) {
-    case CacheLayout::automatic: return "auto";
-    case CacheLayout::ring: return "ring";
-    case CacheLayout::roll: return "roll";
+    case CacheLayout::automatic:
+      return "auto";
+    case CacheLayout::ring:
+      return "ring";
+    case CacheLayout::roll:
+      return "roll";
   }
   return {};
 }
@@ -101,7 +98,8 @@ Json contract_json(const DecoderModel& model, const Bundle& bundle, const Export
       {"hidden_size", model.hidden_size},
       {"vocab_size", model.vocab_size},
       {"max_positions", model.max_positions},
-      {"layers", Json::Object{{"first", contract.first_layer}, {"end", contract.end_layer}, {"of", uint64_t{model.layers.size()}}}},
+      {"layers",
+       Json::Object{{"first", contract.first_layer}, {"end", contract.end_layer}, {"of", uint64_t{model.layers.size()}}}},
       {"head", contract.head},
       {"logits", options.step.logits == LogitsRows::all ? "all" : "last"},
       {"cache_layout", cache_layout_name(options.step.cache_layout)},

@@ -21,7 +21,9 @@ void refuse_destination_over(const std::filesystem::path& destination, const std
   if (destination.empty()) throw Error(ErrorCode::usage, "no destination: got an empty path, expected a folder to write");
   std::error_code ignored;
   // A trailing slash would leave an empty last component.
-  const auto plain = [&](const std::filesystem::path& path) { return std::filesystem::absolute(path / ".", ignored).lexically_normal().parent_path(); };
+  const auto plain = [&](const std::filesystem::path& path) {
+    return std::filesystem::absolute(path / ".", ignored).lexically_normal().parent_path();
+  };
   const auto resolved = [&](const std::filesystem::path& path) {
     return (std::filesystem::weakly_canonical(plain(path), ignored) / ".").lexically_normal().parent_path();
   };

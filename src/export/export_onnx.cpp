@@ -20,8 +20,8 @@ namespace {
 
 constexpr uint32_t kDefaultContext = 1024;
 
-// What the export reads: replacing a folder that holds any of it would destroy the checkpoint. Hub caches link files from elsewhere, so
-// the folder counts as well as the files.
+// What the export reads: replacing a folder that holds any of it would destroy the checkpoint. Hub caches link files from
+// elsewhere, so the folder counts as well as the files.
 std::vector<std::filesystem::path> sources_of(const Checkpoint& checkpoint) {
   std::vector<std::filesystem::path> sources{checkpoint.path(), checkpoint.directory()};
   for (const auto& file : checkpoint.files()) sources.push_back(file->path());
@@ -87,7 +87,8 @@ void refuse_numeric_faults(const ExportSummary& summary) {
   std::vector<std::string> faults;
   for (const TensorWarning& warning : summary.numeric_warnings) faults.push_back(warning_text(warning));
   if (!faults.empty()) {
-    throw Error(ErrorCode::numeric_fault, "weights with values that a graph cannot use: expected finite values, got " + join_faults(faults));
+    throw Error(ErrorCode::numeric_fault,
+                "weights with values that a graph cannot use: expected finite values, got " + join_faults(faults));
   }
 }
 
@@ -96,8 +97,8 @@ void refuse_numeric_faults(const ExportSummary& summary) {
 std::string warning_text(const TensorWarning& warning) {
   std::string from;
   for (const std::string& source : warning.sources) from += (from.empty() ? "'" : ", '") + source + "'";
-  return fmt::format("tensor '{}'{}: {} values overflow f16, {} NaN", warning.tensor,
-                     from.empty() ? "" : " (from " + from + ")", warning.overflow_count, warning.nan_count);
+  return fmt::format("tensor '{}'{}: {} values overflow f16, {} NaN", warning.tensor, from.empty() ? "" : " (from " + from + ")",
+                     warning.overflow_count, warning.nan_count);
 }
 
 ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::path& destination,

@@ -18,29 +18,40 @@ Json::Array numbers(const std::vector<uint32_t>& values) {
 
 std::string_view gelu_name(GeluForm form) {
   switch (form) {
-    case GeluForm::model: return "model";
-    case GeluForm::exact: return "exact";
-    case GeluForm::tanh: return "tanh";
-    case GeluForm::sigmoid: return "sigmoid";
+    case GeluForm::model:
+      return "model";
+    case GeluForm::exact:
+      return "exact";
+    case GeluForm::tanh:
+      return "tanh";
+    case GeluForm::sigmoid:
+      return "sigmoid";
   }
   return {};
 }
 
 std::string_view linear_name(LinearForm form) {
   switch (form) {
-    case LinearForm::gemm: return "gemm";
-    case LinearForm::matmul: return "matmul";
-    case LinearForm::conv1x1: return "conv1x1";
+    case LinearForm::gemm:
+      return "gemm";
+    case LinearForm::matmul:
+      return "matmul";
+    case LinearForm::conv1x1:
+      return "conv1x1";
   }
   return {};
 }
 
 std::string layers_text(const LayerRange& range) {
   switch (range.kind) {
-    case LayerRange::Kind::all: return "all";
-    case LayerRange::Kind::sliding: return "sliding";
-    case LayerRange::Kind::full: return "full";
-    case LayerRange::Kind::range: return std::to_string(range.begin) + ":" + std::to_string(range.end);
+    case LayerRange::Kind::all:
+      return "all";
+    case LayerRange::Kind::sliding:
+      return "sliding";
+    case LayerRange::Kind::full:
+      return "full";
+    case LayerRange::Kind::range:
+      return std::to_string(range.begin) + ":" + std::to_string(range.end);
   }
   return {};
 }
@@ -79,7 +90,8 @@ std::string manifest_text(const Checkpoint& checkpoint, const ExportOnnxOptions&
   for (const PlannedFile& file : plan.files) {
     Json::Object row{{"file", file.name}, {"bytes", file.size}};
     // The bytes we made (a whole text, or a header before the tensors); tensors have digests of their own below.
-    if (file.bytes.size() == 1) row.emplace_back(file.tensors.empty() ? "xxh3_128" : "header_xxh3_128", digest_of(file.bytes[0].bytes));
+    if (file.bytes.size() == 1)
+      row.emplace_back(file.tensors.empty() ? "xxh3_128" : "header_xxh3_128", digest_of(file.bytes[0].bytes));
     files.push_back(std::move(row));
     for (const PlannedTensor& tensor : file.tensors) {
       tensors.push_back(Json::Object{{"name", tensor.name},

@@ -76,7 +76,8 @@ void write_sparse(const Plan& plan, OutputDirectory& output) {
 SynthSummary synthesize(const std::filesystem::path& config, const std::filesystem::path& destination,
                         const SynthOptions& options) {
   if (options.dtype != DType::bf16 && options.dtype != DType::f16 && options.dtype != DType::f32) {
-    throw Error(ErrorCode::usage, fmt::format("dtype of a random checkpoint: got {}, expected bf16, f16 or f32", dtype_name(options.dtype)));
+    throw Error(ErrorCode::usage,
+                fmt::format("dtype of a random checkpoint: got {}, expected bf16, f16 or f32", dtype_name(options.dtype)));
   }
   std::error_code ignored;
   const std::filesystem::path config_path = std::filesystem::is_directory(config, ignored) ? config / "config.json" : config;
@@ -99,17 +100,16 @@ SynthSummary synthesize(const std::filesystem::path& config, const std::filesyst
   Plan plan;
   Json weight_map{Json::Object{}};
   for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shards.size() == 1
-                                 ? std::string("model.safetensors")
-                                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    const std::string name = shards.size() == 1 ? std::string("model.safetensors")
+                                                : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     plan.files.push_back(plan_shard(shards[i], name, options));
     for (const ExpectedTensor& tensor : shards[i]) weight_map.object().emplace_back(tensor.name, name);
   }
   if (shards.size() > 1) {
-    plan.files.push_back(planned_text("model.safetensors.index.json",
-                                   write_json(Json::Object{{"metadata", Json::Object{{"total_size", total}}},
-                                                           {"weight_map", std::move(weight_map)}}) +
-                                       "\n"));
+    plan.files.push_back(planned_text(
+        "model.safetensors.index.json",
+        write_json(Json::Object{{"metadata", Json::Object{{"total_size", total}}}, {"weight_map", std::move(weight_map)}}) +
+            "\n"));
   }
   plan.files.push_back(planned_text("config.json", config_text));
   check_plan(plan);

@@ -8,9 +8,16 @@
 namespace transload {
 namespace {
 
-constexpr const char* kCopied[] = {"generation_config.json", "tokenizer.json",  "tokenizer_config.json", "special_tokens_map.json",
-                                   "added_tokens.json",      "tokenizer.model", "vocab.json",            "merges.txt",
-                                   "chat_template.jinja",    "chat_template.json"};
+constexpr const char* kCopied[] = {"generation_config.json",
+                                   "tokenizer.json",
+                                   "tokenizer_config.json",
+                                   "special_tokens_map.json",
+                                   "added_tokens.json",
+                                   "tokenizer.model",
+                                   "vocab.json",
+                                   "merges.txt",
+                                   "chat_template.jinja",
+                                   "chat_template.json"};
 constexpr const char* kGgufTokenizer = "tokenizer.gguf";
 
 PlannedTensor bytes_of(std::string name, const std::shared_ptr<const InputFile>& file, uint64_t from, uint64_t count,

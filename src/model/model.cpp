@@ -146,7 +146,8 @@ DecoderModel build_gguf_model(const Checkpoint& checkpoint, const ModelOptions& 
   }
   for (const std::string_view name : {kRopeDivisors, kLongropeFactors[0], kLongropeFactors[1]}) {
     if (checkpoint.find_tensor(name) == nullptr) continue;
-    model.warnings.push_back(fmt::format("tensor '{}' is not used: the rotary settings of '{}' take its place", name, config_file));
+    model.warnings.push_back(
+        fmt::format("tensor '{}' is not used: the rotary settings of '{}' take its place", name, config_file));
   }
   return model;
 }

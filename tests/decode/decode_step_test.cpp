@@ -48,9 +48,9 @@ TEST(DecodeStep, SparkAtRealSizeHasThePublishedContract) {
   ASSERT_EQ(step.contract.inputs.size(), 63U);
   ASSERT_EQ(step.contract.outputs.size(), 57U);
 
-  std::vector<std::pair<std::string, Shape>> inputs{{"x", {1, 1, 2048}},         {"cos_sw", {1, 1, 1, 256}}, {"sin_sw", {1, 1, 1, 256}},
-                                                    {"cos_full", {1, 1, 1, 64}}, {"sin_full", {1, 1, 1, 64}}, {"mask_sw", {1, 1, 1, 512}},
-                                                    {"mask_full", {1, 1, 1, 4097}}};
+  std::vector<std::pair<std::string, Shape>> inputs{
+      {"x", {1, 1, 2048}},         {"cos_sw", {1, 1, 1, 256}},  {"sin_sw", {1, 1, 1, 256}},    {"cos_full", {1, 1, 1, 64}},
+      {"sin_full", {1, 1, 1, 64}}, {"mask_sw", {1, 1, 1, 512}}, {"mask_full", {1, 1, 1, 4097}}};
   std::vector<std::pair<std::string, Shape>> outputs{{"logits", {1, 131072}}};
   for (int i = 0; i < 28; ++i) {
     const uint64_t slots = i % 4 == 3 ? 4096 : 511;
@@ -114,17 +114,17 @@ TEST_P(SlotEdges, SlidingLayerHasTheseSlotsEntriesAndColumns) {
   EXPECT_EQ(port(step.contract.inputs, "k_cache_2").shape, (Shape{1, 2, edge.context, 8}));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Table, SlotEdges,
-    testing::Values(EdgeCase{"ring", 1, 64, 8, CacheLayout::ring, 7, 1, 8}, EdgeCase{"roll", 1, 64, 8, CacheLayout::roll, 8, 8, 8},
-                    EdgeCase{"ring_context_below_window", 1, 4, 8, CacheLayout::ring, 4, 1, 5},
-                    EdgeCase{"roll_context_below_window", 1, 4, 8, CacheLayout::roll, 4, 4, 4},
-                    EdgeCase{"ring_query_above_window", 16, 64, 8, CacheLayout::ring, 7, 16, 23},
-                    EdgeCase{"roll_query_above_window", 16, 64, 8, CacheLayout::roll, 8, 16, 23},
-                    EdgeCase{"roll_query_below_window", 3, 64, 8, CacheLayout::roll, 8, 8, 10},
-                    EdgeCase{"ring_window_of_one", 1, 64, 1, CacheLayout::ring, 1, 1, 2},
-                    EdgeCase{"roll_window_of_one", 4, 64, 1, CacheLayout::roll, 1, 4, 4}),
-    [](const auto& row) { return std::string(row.param.name); });
+INSTANTIATE_TEST_SUITE_P(Table, SlotEdges,
+                         testing::Values(EdgeCase{"ring", 1, 64, 8, CacheLayout::ring, 7, 1, 8},
+                                         EdgeCase{"roll", 1, 64, 8, CacheLayout::roll, 8, 8, 8},
+                                         EdgeCase{"ring_context_below_window", 1, 4, 8, CacheLayout::ring, 4, 1, 5},
+                                         EdgeCase{"roll_context_below_window", 1, 4, 8, CacheLayout::roll, 4, 4, 4},
+                                         EdgeCase{"ring_query_above_window", 16, 64, 8, CacheLayout::ring, 7, 16, 23},
+                                         EdgeCase{"roll_query_above_window", 16, 64, 8, CacheLayout::roll, 8, 16, 23},
+                                         EdgeCase{"roll_query_below_window", 3, 64, 8, CacheLayout::roll, 8, 8, 10},
+                                         EdgeCase{"ring_window_of_one", 1, 64, 1, CacheLayout::ring, 1, 1, 2},
+                                         EdgeCase{"roll_window_of_one", 4, 64, 1, CacheLayout::roll, 1, 4, 4}),
+                         [](const auto& row) { return std::string(row.param.name); });
 
 TEST(DecodeStep, GroupsNoLayerUsesHaveNoInputs) {
   FixtureShape shape = small();
@@ -254,7 +254,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"context_above_model", [](FixtureShape&, StepOptions& o) { o.context = 257; }, "got 257, expected at most 256"},
         Refusal{"opset_too_low", [](FixtureShape&, StepOptions& o) { o.opset = 16; }, "got 16, expected 17 to 23"},
         Refusal{"opset_too_high", [](FixtureShape&, StepOptions& o) { o.opset = 24; }, "got 24, expected 17 to 23"},
-        Refusal{"half_compute_with_full_weights", [](FixtureShape&, StepOptions& o) { o.compute = DType::f16; }, "got f32, expected f16"},
+        Refusal{"half_compute_with_full_weights", [](FixtureShape&, StepOptions& o) { o.compute = DType::f16; },
+                "got f32, expected f16"},
         Refusal{"bf16_weights", [](FixtureShape&, StepOptions& o) { o.weights = DType::bf16; }, "got bf16"},
         Refusal{"gelu_of_a_silu_model",
                 [](FixtureShape& s, StepOptions& o) {
@@ -274,8 +275,16 @@ INSTANTIATE_TEST_SUITE_P(
                   o.layers = {LayerRange::Kind::full, 0, 0};
                 },
                 "without full-attention layers"},
-        Refusal{"empty_range", [](FixtureShape&, StepOptions& o) { o.layers = {LayerRange::Kind::range, 1, 1}; }, "got 1:1"},
-        Refusal{"range_past_the_end", [](FixtureShape&, StepOptions& o) { o.layers = {LayerRange::Kind::range, 0, 4}; }, "B <= 3"},
+        Refusal{"empty_range",
+                [](FixtureShape&, StepOptions& o) {
+                  o.layers = {LayerRange::Kind::range, 1, 1};
+                },
+                "got 1:1"},
+        Refusal{"range_past_the_end",
+                [](FixtureShape&, StepOptions& o) {
+                  o.layers = {LayerRange::Kind::range, 0, 4};
+                },
+                "B <= 3"},
         Refusal{"ids_into_a_later_slice",
                 [](FixtureShape&, StepOptions& o) {
                   o.inputs = InputForm::ids;

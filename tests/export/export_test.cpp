@@ -1,4 +1,5 @@
-// The pipelines through the public API: bundles whole or absent, exact dry runs, equal bytes for any worker count, synth, inspect.
+// The pipelines through the public API: bundles whole or absent, exact dry runs, equal bytes for any worker count, synth,
+// inspect.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -59,8 +60,8 @@ ExportOnnxOptions small_options() {
 TEST_F(Export, WritesOneGraphForEachPairAndOneWeightFile) {
   const ExportSummary summary = export_onnx(Checkpoint::open(golden("spark")), folder_ / "out", small_options());
   const auto files = contents(folder_ / "out");
-  for (const char* name : {"step_q1_c16.onnx", "step_q4_c16.onnx", "step_q1_c32.onnx", "step_q4_c32.onnx", "weights.bin", "contract.json",
-                           "host.safetensors", "manifest.json", "config.json", "generation_config.json"}) {
+  for (const char* name : {"step_q1_c16.onnx", "step_q4_c16.onnx", "step_q1_c32.onnx", "step_q4_c32.onnx", "weights.bin",
+                           "contract.json", "host.safetensors", "manifest.json", "config.json", "generation_config.json"}) {
     EXPECT_TRUE(files.contains(name)) << name;
   }
   EXPECT_EQ(summary.tensor_count, 34U);
@@ -102,9 +103,10 @@ TEST_F(Export, EmbeddingPlaceHoldsTheRows) {
   // Tied gemm head: inside weights.bin; transposed or absent head: in host.safetensors. The bytes are equal.
   const Checkpoint checkpoint = Checkpoint::open(golden("spark_3shard_fp32"));
   std::map<std::string, std::string> rows;
-  for (const auto& [name, linear, head, file] :
-       {std::tuple{"gemm", LinearForm::gemm, true, "weights.bin"}, std::tuple{"matmul", LinearForm::matmul, true, "host.safetensors"},
-        std::tuple{"conv", LinearForm::conv1x1, true, "weights.bin"}, std::tuple{"no_head", LinearForm::gemm, false, "host.safetensors"}}) {
+  for (const auto& [name, linear, head, file] : {std::tuple{"gemm", LinearForm::gemm, true, "weights.bin"},
+                                                 std::tuple{"matmul", LinearForm::matmul, true, "host.safetensors"},
+                                                 std::tuple{"conv", LinearForm::conv1x1, true, "weights.bin"},
+                                                 std::tuple{"no_head", LinearForm::gemm, false, "host.safetensors"}}) {
     ExportOnnxOptions options = small_options();
     options.step.linear = linear;
     options.step.head = head;
@@ -126,7 +128,8 @@ TEST_F(Export, RefusesADestinationThatExistsUnlessOverwriting) {
   const Checkpoint checkpoint = Checkpoint::open(golden("spark"));
   export_onnx(checkpoint, folder_ / "out", small_options());
   const auto before = contents(folder_ / "out");
-  EXPECT_THAT([&] { export_onnx(checkpoint, folder_ / "out", small_options()); }, Fails(ErrorCode::destination_exists, HasSubstr("out")));
+  EXPECT_THAT([&] { export_onnx(checkpoint, folder_ / "out", small_options()); },
+              Fails(ErrorCode::destination_exists, HasSubstr("out")));
   EXPECT_EQ(contents(folder_ / "out"), before);
   ExportOnnxOptions options = small_options();
   options.overwrite = true;
@@ -171,7 +174,8 @@ TEST_F(Export, RefusesToReplaceAFolderOfLinksToTheCheckpoint) {
   fs::create_directory_symlink(folder_ / "hub", folder_ / "link");
   ExportOnnxOptions options = small_options();
   options.overwrite = true;
-  for (const fs::path& destination : {folder_ / "hub" / "snapshot", folder_ / "hub", folder_ / "link" / "snapshot", folder_ / "link"}) {
+  for (const fs::path& destination :
+       {folder_ / "hub" / "snapshot", folder_ / "hub", folder_ / "link" / "snapshot", folder_ / "link"}) {
     EXPECT_THAT([&] { export_onnx(Checkpoint::open(folder_ / "hub" / "snapshot"), destination, options); },
                 Fails(ErrorCode::usage, HasSubstr("expected a folder")))
         << destination;

@@ -13,8 +13,8 @@
 
 #include "io/file.h"
 #include "io/json.h"
-#include "transload/checkpoint.h"
 #include "model/expected_tensors.h"
+#include "transload/checkpoint.h"
 #include "transload/decoder_model.h"
 
 namespace transload {
