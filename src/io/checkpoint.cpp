@@ -212,7 +212,7 @@ Contents find_in_folder(const fs::path& folder) {
   const auto other = std::find_if(names.begin(), names.end(), [](const std::string& name) { return has_other_extension(name); });
   if (other != names.end()) refuse_other_format(folder, *other);
   throw Error(ErrorCode::file_missing,
-              fmt::format("no checkpoint in the folder: expected '{}', '{}' or a GGUF file", kSingleName, kIndexName),
+              fmt::format("no checkpoint in the folder: got none, expected '{}', '{}' or a GGUF file", kSingleName, kIndexName),
               {folder.string(), {}, {}});
 }
 

@@ -54,7 +54,8 @@ std::shared_ptr<const InputFile> InputFile::open(const std::filesystem::path& pa
   if (fd < 0) {
     const int error_number = errno;
     if (error_number == ENOENT || error_number == ENOTDIR) {
-      throw Error(ErrorCode::file_missing, "no such file or folder", {path.string(), {}, {}});
+      throw Error(ErrorCode::file_missing, "no such file or folder: got nothing at this path, expected a file",
+                  {path.string(), {}, {}});
     }
     throw_os_error("cannot open", path.string(), error_number);
   }

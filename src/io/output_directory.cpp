@@ -97,7 +97,8 @@ std::pair<fs::path, FileDescriptor> make_locked_staging(const fs::path& target) 
     if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
     if (is_same_folder(folder.get(), path)) return {path, std::move(folder)};
   }
-  throw Error(ErrorCode::io_failure, "cannot lock a staging folder: other runs keep removing it", {target.string(), {}, {}});
+  throw Error(ErrorCode::io_failure, "cannot lock a staging folder: got it removed by other runs each time, expected to hold it",
+              {target.string(), {}, {}});
 }
 
 [[noreturn]] void refuse_destination(ErrorCode code, const fs::path& destination, std::string what) {
@@ -157,7 +158,7 @@ void check_destination(const fs::path& destination, const fs::path& target, bool
   }
   if (!empty && !overwrite) {
     refuse_destination(ErrorCode::destination_exists, destination,
-                       "destination is not empty: expected a new or empty folder (or --overwrite)");
+                       "destination is not empty: got files in it, expected a new or empty folder (or --overwrite)");
   }
 }
 
@@ -306,7 +307,8 @@ void OutputDirectory::commit() {
     const int error_number = errno;
     const bool occupied = error_number == ENOTEMPTY || error_number == EEXIST;
     if (occupied && !overwrite_) {
-      refuse_destination(ErrorCode::destination_exists, destination_, "destination was filled while this run was working");
+      refuse_destination(ErrorCode::destination_exists, destination_,
+                         "destination was filled while this run was working: got files in it, expected none");
     }
     if (!occupied) throw_os_error("cannot rename the staged folder", destination_.string(), error_number);
     replaced = exchange(staging_, target_);

@@ -32,7 +32,7 @@ class HeaderReader {
     header.digest = digest_of(bytes);
     const std::string_view text = std::string_view(bytes).substr(kLengthBytes);
     if (text.empty() || text.front() != '{') {
-      fail(ErrorCode::bad_header, "header does not start with '{': expected a JSON object");
+      fail(ErrorCode::bad_header, "header does not start with '{': got another byte, expected a JSON object");
     }
     const Json root = parse_json(text, file_->name(), kLengthBytes);
     for (const auto& [name, value] : root.object()) {
@@ -114,7 +114,7 @@ class HeaderReader {
 
   const Json& required(const std::string& name, const Json& entry, std::string_view key) const {
     if (const Json* value = entry.find(key)) return *value;
-    fail(ErrorCode::bad_header, fmt::format("missing key: expected '{}'", key), name);
+    fail(ErrorCode::bad_header, fmt::format("missing key: got none, expected '{}'", key), name);
   }
 
   DType read_dtype(const std::string& name, const Json& value) const {
@@ -221,7 +221,8 @@ SafetensorsLayout plan_safetensors(const std::vector<SafetensorsEntry>& entries,
                   {{}, entry.name, {}});
     }
     if (entry.name == kMetadataKey || !names.insert(entry.name).second) {
-      throw Error(ErrorCode::duplicate_name, "two tensors of one name in a safetensors file", {{}, entry.name, {}});
+      throw Error(ErrorCode::duplicate_name, "two tensors of one name: got a second one, expected distinct names",
+                  {{}, entry.name, {}});
     }
     const uint64_t begin = end;
     end = checked_add(begin, tensor_bytes(entry.dtype, entry.shape), "size of a safetensors file");

@@ -244,7 +244,7 @@ TEST(Checkpoint, SaysThatItNeedsSafetensors) {
   const ScratchFolder folder;
   folder.write("config.json", "{}");
   EXPECT_THAT([&] { Checkpoint::open(folder.path()); },
-              Fails(ErrorCode::file_missing, HasSubstr("no checkpoint in the folder: expected 'model.safetensors'")));
+              Fails(ErrorCode::file_missing, HasSubstr("no checkpoint in the folder: got none, expected 'model.safetensors'")));
   const fs::path pickle = folder.write("pytorch_model.bin", "PK");
   for (const fs::path& path : {folder.path(), pickle}) {
     EXPECT_THAT([&] { Checkpoint::open(path); },
@@ -266,7 +266,8 @@ TEST(Checkpoint, AsksWhichOfSeveralCheckpoints) {
 
 TEST(Checkpoint, NamesAPathThatIsNotThere) {
   EXPECT_THAT([] { Checkpoint::open("/nonexistent/model"); },
-              Fails(ErrorCode::file_missing, EndsWith("/nonexistent/model: no such file or folder")));
+              Fails(ErrorCode::file_missing,
+                    EndsWith("/nonexistent/model: no such file or folder: got nothing at this path, expected a file")));
 }
 
 }  // namespace
