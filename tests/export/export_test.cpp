@@ -284,6 +284,36 @@ TEST_F(Export, SparseSynthHasFullLengthWithoutBlocks) {
   EXPECT_GT(forecast.total_bytes, 16'448'317'440U);  // fp32
 }
 
+TEST_F(Export, DryRunOfAModelOf84GigabytesReadsHeadersOnly) {
+  const fs::path small = fs::path(TRANSLOAD_TEST_DATA) / "configs" / "llama-3.2-1b" / "config.json";
+  Json config = parse_json(read_text_file(small), "config.json");
+  for (const auto& [field, value] :
+       {std::pair{"hidden_size", 8192}, std::pair{"intermediate_size", 28672}, std::pair{"head_dim", 128},
+        std::pair{"num_attention_heads", 64}, std::pair{"num_hidden_layers", 48}}) {
+    config.set(field, value);
+  }
+  fs::create_directories(folder_ / "config");
+  std::ofstream(folder_ / "config" / "config.json") << write_json(config);
+  SynthOptions options;
+  options.sparse = true;
+  const SynthSummary summary = synthesize(folder_ / "config", folder_ / "huge", options);
+  EXPECT_GT(summary.total_bytes, 84'000'000'000U);
+  EXPECT_GT(summary.shards, 20U);
+  ExportOnnxOptions export_options;
+  export_options.dry_run = true;
+  export_options.step.weights = DType::f16;
+  export_options.contexts = {1024, 8192};
+  export_options.queries = {1, 128};
+  const ExportSummary forecast = export_onnx(Checkpoint::open(folder_ / "huge"), folder_ / "out", export_options);
+  EXPECT_EQ(forecast.tensor_count, summary.tensor_count);
+  EXPECT_GT(forecast.total_bytes, 84'000'000'000U);
+  for (const FileSummary& file : forecast.files) {
+    if (file.name.ends_with(".onnx")) {
+      EXPECT_LT(file.bytes, 4'000'000U) << file.name;
+    }
+  }
+}
+
 TEST_F(Export, InspectDescribesHybridModelsAndNamesProblems) {
   const Inspection spark = inspect(Checkpoint::open(golden("spark_3shard_fp32")));
   EXPECT_EQ(spark.layers, 6U);
