@@ -1,6 +1,8 @@
 // Names of the contract's enumerations and the KV arithmetic.
 #include "decode/contract.h"
 
+#include <algorithm>
+
 namespace transload {
 
 std::string_view port_role_name(PortRole role) {
@@ -43,6 +45,10 @@ std::string_view slot_rule_name(SlotRule rule) {
       return "roll";
   }
   return {};
+}
+
+bool uses_rope_group(const StepContract& contract, std::string_view name) {
+  return std::find(contract.rope_groups.begin(), contract.rope_groups.end(), name) != contract.rope_groups.end();
 }
 
 KvElements kv_elements(const StepContract& contract) {

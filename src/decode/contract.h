@@ -77,6 +77,9 @@ struct StepContract {
   bool head = true;
 };
 
+// Whether some layer of the slice turns with this group's tables.
+bool uses_rope_group(const StepContract& contract, std::string_view name);
+
 // Elements of all cache inputs of the slice: as the layout keeps them, and as a uniform cache would (C slots in every layer).
 struct KvElements {
   uint64_t hybrid = 0;

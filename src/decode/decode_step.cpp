@@ -144,7 +144,7 @@ void declare_tables_and_caches(Assembly& a) {
   a.rope_tables.resize(a.model.rope_groups.size());
   for (size_t i = 0; i < a.model.rope_groups.size(); ++i) {
     const RopeGroup& group = a.model.rope_groups[i];
-    if (std::find(contract.rope_groups.begin(), contract.rope_groups.end(), group.name) == contract.rope_groups.end()) continue;
+    if (!uses_rope_group(contract, group.name)) continue;
     const uint64_t width = a.options.rope_width == RopeWidth::full ? group.width : group.width / 2;
     const Shape shape{1, 1, q, width};
     a.rope_tables[i].cos = a.input("cos_" + group.name, PortRole::rope_cos, a.options.compute, shape, group.name);

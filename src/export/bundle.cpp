@@ -78,7 +78,7 @@ PlannedFile host_file(const DecoderModel& model, const StepContract& contract, c
   std::vector<SafetensorsEntry> entries;
   std::vector<Recipe> recipes;
   for (const RopeGroup& group : model.rope_groups) {
-    if (std::find(contract.rope_groups.begin(), contract.rope_groups.end(), group.name) == contract.rope_groups.end()) continue;
+    if (!uses_rope_group(contract, group.name)) continue;
     recipes.push_back(constant({group.inv_freq.size()}, group.inv_freq));
     entries.push_back({inv_freq_tensor_name(group), recipes.back().dtype(), recipes.back().shape()});
   }

@@ -50,15 +50,13 @@ Json step_json(const BundleStep& step) {
 Json rope_json(const DecoderModel& model, const StepContract& contract) {
   Json::Array out;
   for (const RopeGroup& group : model.rope_groups) {
-    for (const std::string& used : contract.rope_groups) {
-      if (used != group.name) continue;
-      const uint32_t table = contract.rope_width == RopeWidth::full ? group.width : group.width / 2;
-      out.push_back(Json::Object{{"group", group.name},
-                                 {"width", group.width},
-                                 {"table_width", table},
-                                 {"inv_freq", inv_freq_tensor_name(group)},
-                                 {"attention_factor", static_cast<double>(group.attention_factor)}});
-    }
+    if (!uses_rope_group(contract, group.name)) continue;
+    const uint32_t table = contract.rope_width == RopeWidth::full ? group.width : group.width / 2;
+    out.push_back(Json::Object{{"group", group.name},
+                               {"width", group.width},
+                               {"table_width", table},
+                               {"inv_freq", inv_freq_tensor_name(group)},
+                               {"attention_factor", static_cast<double>(group.attention_factor)}});
   }
   return out;
 }

@@ -16,11 +16,10 @@ namespace {
 std::string pattern_of(const std::vector<Layer>& layers) {
   std::string letters;
   for (const Layer& layer : layers) letters += layer.attention.window ? 'S' : 'F';
+  if (letters.find_first_not_of(letters.front()) == std::string::npos) return letters;
   for (size_t period = 2; period <= letters.size() / 2; ++period) {
-    bool repeats = true;
-    for (size_t i = period; i < letters.size(); ++i) repeats = repeats && letters[i] == letters[i - period];
-    const bool uniform = letters.find_first_not_of(letters[0]) == std::string::npos;
-    if (!repeats || uniform) continue;
+    // A word repeats with a period when it equals itself shifted by it.
+    if (!std::equal(letters.begin() + static_cast<std::ptrdiff_t>(period), letters.end(), letters.begin())) continue;
     std::string spaced;
     for (size_t i = 0; i < letters.size(); ++i) {
       if (i > 0 && i % period == 0) spaced += ' ';
