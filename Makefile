@@ -34,7 +34,7 @@ help:
 	@echo "make test       builds, then runs the C++ and the Python tests"
 	@echo "make demo       exports a real model and generates text; MODEL=smollm2 or MODEL=gemma3"
 	@echo "make test-slow  sanitizer builds, fuzzers, kill, full-disk and install tests"
-	@echo "make bench      speed and memory against cp; writes build/bench/export.json"
+	@echo "make bench      export against cp, decoding against ONNX Runtime; writes build/bench/export.json and decode.json"
 	@echo "make lint       formatting, layers, sizes"
 	@echo "make venv       the Python environment in .venv"
 	@echo "make format     formats the C++ sources"
@@ -89,7 +89,7 @@ test-tsan: build-packages
 
 test-fuzz: build-packages slow-packages
 	$(CONFIGURE) -B build/fuzz -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=$(CLANGXX) -DTRANSLOAD_FUZZ=ON -DTRANSLOAD_TESTS=OFF
-	@$(CMAKE) --build build/fuzz -j $(JOBS) --target fuzz_json fuzz_safetensors fuzz_gguf fuzz_config
+	@$(CMAKE) --build build/fuzz -j $(JOBS) --target fuzz_json fuzz_safetensors fuzz_gguf fuzz_config fuzz_onnx
 	$(CTEST) --test-dir build/fuzz -L fuzz --output-on-failure --no-tests=error -j $(JOBS)
 
 test-reliability: all venv
@@ -98,6 +98,7 @@ test-reliability: all venv
 bench: build venv
 	@mkdir -p build/bench
 	$(VENV_PYTHON) bench/export_bench.py --json build/bench/export.json $(BENCH_ARGS)
+	$(VENV_PYTHON) bench/decode_bench.py --json build/bench/decode.json $(DECODE_BENCH_ARGS)
 
 CXX_FILES = $(shell find include src tests bench fuzz -name '*.h' -o -name '*.cpp')
 

@@ -21,7 +21,8 @@ transload_test(model model weights io base)
 transload_test(graph graph weights io base)
 transload_test(decode decode graph model weights io base)
 transload_test(targets onnx decode graph model weights io base)
-transload_test(export export onnx decode graph model weights io base)
+transload_test(runtime runtime decode graph model weights io base)
+transload_test(export export onnx runtime decode graph model weights io base)
 
 # Writes the small graphs that tests/python/test_onnx_writer.py runs in ONNX Runtime.
 add_executable(onnx_op_samples ${PROJECT_SOURCE_DIR}/tests/targets/onnx_op_samples.cpp)
@@ -29,3 +30,10 @@ foreach(dependency onnx graph weights io base)
   target_link_libraries(onnx_op_samples PRIVATE transload_${dependency})
 endforeach()
 target_include_directories(onnx_op_samples PRIVATE ${PROJECT_SOURCE_DIR}/src)
+
+# Writes the graphs and results that tests/python/test_interpreter.py compares with ONNX Runtime.
+add_executable(interpreter_samples ${PROJECT_SOURCE_DIR}/tests/runtime/interpreter_samples.cpp)
+foreach(dependency onnx runtime decode graph model weights io base)
+  target_link_libraries(interpreter_samples PRIVATE transload_${dependency})
+endforeach()
+target_include_directories(interpreter_samples PRIVATE ${PROJECT_SOURCE_DIR}/src)

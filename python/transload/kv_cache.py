@@ -1,6 +1,8 @@
 # The host side of a decode step: owns the KV cache, makes masks and rotary rows, commits results all or nothing.
 from __future__ import annotations
 
+import copy
+from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -33,6 +35,28 @@ def _layers_at(contract: Contract, context: int) -> Tuple[CacheLayer, ...]:
     if not queries:
         raise CacheError(f"no graph for this context: got {context}, expected one of {contract.contexts()}")
     return contract.step(queries[0], context).caches
+
+
+def _check_array(value, name: str, dtype: np.dtype, shape: Tuple[int, ...]) -> None:
+    if not isinstance(value, np.ndarray) or value.dtype != dtype:
+        got = getattr(value, "dtype", type(value).__name__)
+        raise CacheError(f"tensor '{name}': dtype does not match: got {got}, expected {dtype.name}")
+    if value.shape != shape:
+        raise CacheError(f"tensor '{name}': shape does not match: got {shape_text(value.shape)}, expected {shape_text(shape)}")
+    finite = np.isfinite(value)
+    if not finite.all():
+        raise CacheError(f"tensor '{name}': values are not finite: got {value.size - np.count_nonzero(finite)} of {value.size}, "
+                         "expected 0")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a cache's state, for `KvCache.restore`."""
+
+    contract: Contract
+    context: int
+    position: int
+    buffers: Tuple[Tuple[np.ndarray, np.ndarray], ...]  # keys and values of each layer
 
 
 class KvCache:
@@ -93,18 +117,9 @@ class KvCache:
         self._check_call(step, position, real)
         ports = [port for port in step.outputs if port.role in ("k_new", "v_new")]
         if len(outputs) != len(ports):
-            raise CacheError(f"cache tensor count does not match: got {len(outputs)}, expected {len(ports)}")
+            raise self._count_fault(len(outputs))
         for port, value in zip(ports, outputs):
-            if not isinstance(value, np.ndarray) or value.dtype != port.dtype:
-                got = getattr(value, "dtype", type(value).__name__)
-                raise CacheError(f"tensor '{port.name}': dtype does not match: got {got}, expected {port.dtype.name}")
-            if value.shape != port.shape:
-                raise CacheError(f"tensor '{port.name}': shape does not match: got {shape_text(value.shape)}, "
-                                 f"expected {shape_text(port.shape)}")
-            finite = np.isfinite(value)
-            if not finite.all():
-                raise CacheError(f"tensor '{port.name}': values are not finite: got {value.size - np.count_nonzero(finite)} of "
-                                 f"{value.size}, expected 0")
+            _check_array(value, port.name, port.dtype, port.shape)
         writes: List[Tuple[np.ndarray, object, np.ndarray]] = []
         for port, value in zip(ports, outputs):
             cache = step.caches[port.layer]
@@ -135,6 +150,50 @@ class KvCache:
         self.context, self._layers, self._buffers = context, layers, buffers
         self._capacity = self.capacity_of(self._contract, context)
 
+    def seed(self, layers: Sequence[Tuple[np.ndarray, np.ndarray]], count: int) -> None:
+        """Fills an empty cache from a prefill done elsewhere.
+
+        `layers`: for each layer of the slice, keys (after rotary embedding) and values [kv_heads, count, head_dim] of positions
+        0 to count-1, in the compute dtype. Sliding layers keep what fits. Throws CacheError before any buffer changes.
+        """
+        if self.position != 0:
+            raise CacheError(f"cache is not empty: got {self.position} stored tokens, expected 0")
+        if not 1 <= count <= self.capacity:
+            raise CacheError(f"count of seed tokens out of range: got {count}, expected 1 to {self.capacity}")
+        if len(layers) != len(self._layers) or any(len(pair) != 2 for pair in layers):
+            raise self._count_fault(sum(len(pair) for pair in layers))
+        for index, (cache, pair) in enumerate(zip(self._layers, layers)):
+            for kind, value in zip(("keys", "values"), pair):
+                _check_array(value, f"{kind} of layer {index}", self._contract.compute, (cache.kv_heads, count, cache.head_dim))
+        for cache, pair, buffers in zip(self._layers, layers, self._buffers):
+            kept = np.arange(max(0, count - cache.slots), count)
+            for value, buffer in zip(pair, buffers):
+                buffer[0][:, _slots_of(cache, count, kept)] = value[:, kept]
+        self.position = count
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self._contract, self.context, self.position, tuple((k.copy(), v.copy()) for k, v in self._buffers))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Takes back a state of this bundle and context."""
+        if snapshot.contract is not self._contract:
+            raise CacheError("snapshot is of another bundle: got one, expected one of this cache's bundle")
+        if snapshot.context != self.context:
+            raise CacheError(f"snapshot is of another context: got {snapshot.context}, expected {self.context}")
+        self._buffers = [(k.copy(), v.copy()) for k, v in snapshot.buffers]
+        self.position = snapshot.position
+
+    def fork(self) -> "KvCache":
+        """An independent cache of the same content, for a second continuation."""
+        fork = copy.copy(self)
+        fork._buffers = [(k.copy(), v.copy()) for k, v in self._buffers]
+        return fork
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers: what `transload kv` says for this layout, context and dtype."""
+        return sum(k.nbytes + v.nbytes for k, v in self._buffers)
+
     def clear(self) -> None:
         self.position = 0
         for pair in self._buffers:
@@ -155,6 +214,10 @@ class KvCache:
             return np.zeros((1, cache.kv_heads, cache.slots, cache.head_dim), self._contract.compute)
 
         return [(zeros(cache), zeros(cache)) for cache in layers]
+
+    def _count_fault(self, got: int) -> CacheError:
+        layers = len(self._layers)
+        return CacheError(f"cache tensors: got {got}, expected {2 * layers} (keys and values of {layers} layers)")
 
     def _check_call(self, step: Step, position: int, real: int) -> None:
         if step.context != self.context:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "transload/progress.h"
+#include "transload/verify.h"
 
 namespace transload::cli {
 
@@ -18,9 +19,13 @@ struct Command {
   CLI::App* app = nullptr;
   Action run;
 };
+void add_eval(CLI::App& app, std::vector<Command>& commands);
 void add_export(CLI::App& app, std::vector<Command>& commands);
 void add_inspect(CLI::App& app, std::vector<Command>& commands);
+void add_kv(CLI::App& app, std::vector<Command>& commands);
+void add_run(CLI::App& app, std::vector<Command>& commands);
 void add_synth(CLI::App& app, std::vector<Command>& commands);
+void add_verify(CLI::App& app, std::vector<Command>& commands);
 
 // Names on the command line for the values of an enumeration; nothing else is taken, so no number of an enumerator.
 template <typename T>
@@ -48,6 +53,15 @@ std::vector<uint32_t> parse_numbers(const std::string& flag, const std::string& 
 
 // A bar with bytes, rate and time left on a terminal; otherwise a plain line every few seconds. Silent when `quiet`.
 Progress make_progress(const std::string& verb, bool quiet);
+Progress make_token_progress(const std::string& verb, bool quiet);  // counts tokens instead
+
+// Runs `main` of a module of the Python package in place of this process, with `--command <this command>` before `arguments`.
+// Returns only by throwing io_failure, when Python cannot be started.
+int run_python_module(const std::string& module, const std::vector<std::string>& arguments);
+
+// The line that says how much memory a verification will take, on standard error.
+void print_forecast(const VerifyForecast& forecast);
+void print_verify_report(const VerifyReport& report);
 
 // "3.42 GB", decimal as disks are sold.
 std::string size_text(uint64_t bytes);

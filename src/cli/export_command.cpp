@@ -8,7 +8,9 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "transload/error.h"
 #include "transload/export_onnx.h"
+#include "transload/verify.h"
 
 namespace transload::cli {
 namespace {
@@ -23,6 +25,7 @@ struct ExportArguments {
   bool no_head = false;
   bool json = false;
   bool quiet = false;
+  bool verify = false;
   std::string weights;
   std::string compute = "fp32";
   ExportOnnxOptions options;
@@ -85,6 +88,18 @@ void print_warnings(const ExportSummary& summary) {
   }
 }
 
+// Runs on the bundle that was just written; it stays where it is whatever comes out.
+VerifyReport verify_written(const ExportArguments& arguments) {
+  VerifyOptions options;
+  options.checkpoint = arguments.checkpoint;
+  if (!arguments.config.empty()) options.config = arguments.config;
+  options.threads = arguments.options.workers;
+  options.hash_progress = make_progress("hashing", arguments.quiet);
+  options.run_progress = make_token_progress("comparing", arguments.quiet);
+  if (!arguments.quiet) options.on_forecast = print_forecast;
+  return verify(arguments.destination, options);
+}
+
 int run_export(ExportArguments& arguments) {
   ExportOnnxOptions& options = arguments.options;
   const std::string weights = arguments.weights.empty() ? arguments.compute : arguments.weights;
@@ -99,13 +114,21 @@ int run_export(ExportArguments& arguments) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   // The explanation must not stand before the JSON on standard output.
   if (options.explain) fmt::print(arguments.json ? stderr : stdout, "{}", summary.explanation);
-  if (arguments.json) {
-    fmt::print("{}\n", summary_json(summary));
-  } else {
-    print_summary(summary, arguments, seconds);
-  }
+  if (!arguments.json) print_summary(summary, arguments, seconds);
   print_warnings(summary);
-  return 0;
+  if (!arguments.verify) {
+    if (arguments.json) fmt::print("{}\n", summary_json(summary));
+    return 0;
+  }
+  const VerifyReport report = verify_written(arguments);
+  if (arguments.json) {
+    fmt::print("{{\"export\": {},\n\"verify\": {}}}\n", summary_json(summary), verify_report_json(report));
+  } else {
+    print_verify_report(report);
+  }
+  if (report.passed()) return 0;
+  std::fputs(fmt::format("transload: verification failed; the bundle was left in '{}'\n", arguments.destination).c_str(), stderr);
+  return exit_code(ErrorCode::verify_mismatch);
 }
 
 }  // namespace
@@ -195,7 +218,11 @@ void add_export(CLI::App& app, std::vector<Command>& commands) {
                  "replace the output folder, and all that is in it, once the new one is complete")
       ->group(running);
   onnx->add_flag("--strict", options.strict, "refuse weights with NaN or with values that overflow fp16")->group(running);
-  onnx->add_flag("--dry-run", options.dry_run, "read headers only; print exact sizes, memory and the KV cache by layer")
+  CLI::Option* dry_run =
+      onnx->add_flag("--dry-run", options.dry_run, "read headers only; print exact sizes, memory and the KV cache by layer")
+          ->group(running);
+  onnx->add_flag("--verify", arguments->verify, "then run the written graphs against the checkpoint, as 'transload verify' does")
+      ->excludes(dry_run)
       ->group(running);
   onnx->add_flag("--explain", options.explain, "also print graphs, recipes and pieces (long)")->group(running);
   onnx->add_flag("--json", arguments->json, "print the summary as JSON on standard output")->group(running);

@@ -26,7 +26,7 @@ using transload::exit_code;
 
 constexpr const char* kFooter =
     "Exit codes: 0 done; 1 checkpoint malformed, missing or inconsistent; 2 usage, or the destination exists;\n"
-    "4 well-formed but not supported; 5 operating system (disk full, permission); 70 our bug.";
+    "3 verification failed; 4 well-formed but not supported; 5 operating system (disk full, permission); 70 our bug.";
 
 // What CLI11 would say of a mistyped command or option is that something else is missing; this names the word itself.
 std::string usage_message(const CLI::App* app, const CLI::Error& error) {
@@ -61,9 +61,13 @@ int run(int argc, char** argv) {
   app.failure_message(usage_message);
   app.require_subcommand(1);
   std::vector<transload::cli::Command> commands;
+  transload::cli::add_eval(app, commands);
   transload::cli::add_export(app, commands);
   transload::cli::add_inspect(app, commands);
+  transload::cli::add_kv(app, commands);
+  transload::cli::add_run(app, commands);
   transload::cli::add_synth(app, commands);
+  transload::cli::add_verify(app, commands);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,7 +1,13 @@
-// Names of the contract's enumerations and the KV arithmetic.
-#include "decode/contract.h"
+// Names of the contract's enumerations, the KV arithmetic, and look-ups in a bundle's contract.
+#include "transload/contract.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+
+#include "base/printable.h"
+#include "transload/error.h"
 
 namespace transload {
 
@@ -59,6 +65,34 @@ KvElements kv_elements(const StepContract& contract) {
     sum.uniform += entry * contract.context;
   }
   return sum;
+}
+
+std::vector<uint32_t> BundleContract::contexts() const {
+  std::set<uint32_t> found;
+  for (const StepFile& step : steps) found.insert(step.contract.context);
+  return {found.begin(), found.end()};
+}
+
+std::vector<uint32_t> BundleContract::queries(uint32_t context) const {
+  std::set<uint32_t> found;
+  for (const StepFile& step : steps) {
+    if (step.contract.context == context) found.insert(step.contract.query);
+  }
+  return {found.begin(), found.end()};
+}
+
+const StepFile* BundleContract::find_step(uint32_t query, uint32_t context) const {
+  const auto found = std::find_if(steps.begin(), steps.end(), [&](const StepFile& step) {
+    return step.contract.query == query && step.contract.context == context;
+  });
+  return found == steps.end() ? nullptr : &*found;
+}
+
+const RopeRule& BundleContract::rope_rule(std::string_view group) const {
+  const auto found = std::find_if(rope.begin(), rope.end(), [&](const RopeRule& rule) { return rule.group == group; });
+  if (found != rope.end()) return *found;
+  throw Error(ErrorCode::internal,
+              fmt::format("no such rope group: got '{}', expected one of {}", printable(group), rope.size()));
 }
 
 }  // namespace transload

@@ -1,8 +1,8 @@
 // Builds the decode-step graph of a model for one (query, context) pair, and what the host must know to run it.
 #pragma once
 
-#include "decode/contract.h"
 #include "graph/graph.h"
+#include "transload/contract.h"
 #include "transload/decoder_model.h"
 #include "transload/step_options.h"
 

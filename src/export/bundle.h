@@ -16,14 +16,6 @@
 
 namespace transload {
 
-// Raw embedding rows [vocab, hidden] for the host: `offset` is absolute in `file`.
-struct EmbeddingPlace {
-  std::string file;
-  uint64_t offset = 0;
-  DType dtype = DType::f32;
-  Shape shape;
-};
-
 struct BundleStep {
   std::string file;  // step_q<q>_c<C>.onnx
   DecodeStep step;

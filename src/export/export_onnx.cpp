@@ -9,6 +9,7 @@
 #include "base/workers.h"
 #include "export/bundle.h"
 #include "export/destination.h"
+#include "export/kv_summary.h"
 #include "export/manifest.h"
 #include "graph/graph.h"
 #include "io/output_directory.h"
@@ -27,19 +28,6 @@ std::vector<std::filesystem::path> sources_of(const Checkpoint& checkpoint) {
   for (const auto& file : checkpoint.files()) sources.push_back(file->path());
   if (checkpoint.config() != nullptr) sources.push_back(checkpoint.config_path());
   return sources;
-}
-
-KvSummary kv_summary(const StepContract& contract) {
-  KvSummary summary;
-  summary.context = contract.context;
-  for (const CacheLayer& cache : contract.caches) {
-    summary.layers.push_back({cache.model_layer, cache.window ? "sliding" : "full", std::string(slot_rule_name(cache.rule)),
-                              cache.slots, uint64_t{2} * cache.kv_heads * cache.head_dim * cache.slots});
-  }
-  const KvElements elements = kv_elements(contract);
-  summary.hybrid_elements = elements.hybrid;
-  summary.uniform_elements = elements.uniform;
-  return summary;
 }
 
 ExportSummary summarize(const Checkpoint& checkpoint, const DecoderModel& model, const Bundle& bundle,

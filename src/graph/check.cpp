@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "graph/graph.h"
+#include "graph/names.h"
 #include "graph/op_table.h"
 #include "transload/error.h"
 
@@ -13,15 +14,6 @@ namespace transload {
 namespace {
 
 constexpr size_t kMaxRank = 4;  // converters for phone accelerators take no more
-
-constexpr std::string_view kIdentifier = "[A-Za-z_][A-Za-z0-9_]*";
-
-bool is_identifier(std::string_view name) {
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
-  return !name.empty() && !is_digit(name.front()) &&
-         std::all_of(name.begin(), name.end(), [&](char c) { return is_letter(c) || is_digit(c); });
-}
 
 std::string type_text(DType dtype, const Shape& shape) { return fmt::format("{}{}", dtype_name(dtype), shape_text(shape)); }
 
@@ -31,7 +23,7 @@ class Checker {
       : graph_(graph), produced_(graph.values().size()), by_node_(graph.values().size()), used_(graph.values().size()) {}
 
   std::vector<std::string> faults() {
-    if (!is_identifier(graph_.name)) fault("name of the graph: got '{}', expected {}", graph_.name, kIdentifier);
+    if (!is_graph_name(graph_.name)) fault("name of the graph: got '{}', expected {}", graph_.name, kGraphNamePattern);
     for (const Value& value : graph_.values()) check_value(value);
     mark_sources();
     for (const Node& node : graph_.nodes()) check_node(node);
@@ -53,7 +45,7 @@ class Checker {
   }
 
   void check_value(const Value& value) {
-    if (!is_identifier(value.name)) fault("name of a value: got '{}', expected {}", value.name, kIdentifier);
+    if (!is_graph_name(value.name)) fault("name of a value: got '{}', expected {}", value.name, kGraphNamePattern);
     if (!names_.insert(value.name).second) fault("name of a value: got '{}' twice, expected it once", value.name);
     if (value.shape.empty() || value.shape.size() > kMaxRank) {
       fault("rank of '{}': got {}, expected 1 to {}", value.name, value.shape.size(), kMaxRank);

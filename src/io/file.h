@@ -33,6 +33,7 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   const std::string& name() const { return name_; }  // the last path component, for messages
   uint64_t size() const { return size_; }
+  int descriptor() const { return fd_.get(); }  // stays open as long as this
   // Fills `out` from `offset`; throws bad_offset past the end, io_failure on a read error.
   void read_at(uint64_t offset, std::span<std::byte> out) const;
 

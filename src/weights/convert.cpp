@@ -30,8 +30,11 @@ T* typed(std::byte* bytes) {
 
 template <class T>
 void load_plain(const std::byte* in, size_t count, float* out) {
-  const T* values = typed<T>(in);
-  for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(values[i]);
+  for (size_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, in + i * sizeof(T), sizeof(T));
+    out[i] = static_cast<float>(value);
+  }
 }
 
 template <float (*Decode)(uint8_t)>
@@ -53,59 +56,38 @@ uint64_t count_where(size_t count, const Test& test) {
 
 }  // namespace
 
-RunConverter::RunConverter() : values_(kChunk + 2 * kMostInBlock), halves_(kChunk) {}
-
-size_t RunConverter::scratch_bytes() { return (kChunk + 2 * kMostInBlock) * sizeof(float) + kChunk * sizeof(uint16_t); }
-
-// Returns a pointer into values_.
-float* RunConverter::load(DType dtype, const std::byte* in, size_t first, size_t count) {
-  const DTypeInfo& info = dtype_info(dtype);
-  float* out = values_.data();
-  const std::byte* bytes = in + first / info.block_elements * info.block_bytes;
+void convert_to_f32(DType dtype, const std::byte* in, size_t count, float* out) {
   switch (dtype) {
     case DType::f64:
-      load_plain<double>(bytes, count, out);
-      return out;
+      return load_plain<double>(in, count, out);
     case DType::f32:
-      std::memcpy(out, bytes, count * sizeof(float));
-      return out;
+      std::memcpy(out, in, count * sizeof(float));
+      return;
     case DType::f16:
-      convert_f16_to_f32(typed<uint16_t>(bytes), out, count);
-      return out;
+      return convert_f16_to_f32(typed<uint16_t>(in), out, count);
     case DType::bf16:
-      convert_bf16_to_f32(typed<uint16_t>(bytes), out, count);
-      return out;
+      return convert_bf16_to_f32(typed<uint16_t>(in), out, count);
     case DType::f8_e4m3:
-      load_table<f8_e4m3_to_f32>(bytes, count, out);
-      return out;
+      return load_table<f8_e4m3_to_f32>(in, count, out);
     case DType::f8_e5m2:
-      load_table<f8_e5m2_to_f32>(bytes, count, out);
-      return out;
+      return load_table<f8_e5m2_to_f32>(in, count, out);
     case DType::i64:
-      load_plain<int64_t>(bytes, count, out);
-      return out;
+      return load_plain<int64_t>(in, count, out);
     case DType::i32:
-      load_plain<int32_t>(bytes, count, out);
-      return out;
+      return load_plain<int32_t>(in, count, out);
     case DType::i16:
-      load_plain<int16_t>(bytes, count, out);
-      return out;
+      return load_plain<int16_t>(in, count, out);
     case DType::i8:
-      load_plain<int8_t>(bytes, count, out);
-      return out;
+      return load_plain<int8_t>(in, count, out);
     case DType::u64:
-      load_plain<uint64_t>(bytes, count, out);
-      return out;
+      return load_plain<uint64_t>(in, count, out);
     case DType::u32:
-      load_plain<uint32_t>(bytes, count, out);
-      return out;
+      return load_plain<uint32_t>(in, count, out);
     case DType::u16:
-      load_plain<uint16_t>(bytes, count, out);
-      return out;
+      return load_plain<uint16_t>(in, count, out);
     case DType::u8:
     case DType::boolean:
-      load_plain<uint8_t>(bytes, count, out);
-      return out;
+      return load_plain<uint8_t>(in, count, out);
     case DType::q4_0:
     case DType::q4_1:
     case DType::q5_0:
@@ -116,13 +98,24 @@ float* RunConverter::load(DType dtype, const std::byte* in, size_t first, size_t
     case DType::q4_k:
     case DType::q5_k:
     case DType::q6_k:
-    case DType::mxfp4: {
-      const size_t lead = first % info.block_elements;
-      dequantize(dtype, bytes, (lead + count + info.block_elements - 1) / info.block_elements, out);
-      return out + lead;
-    }
+    case DType::mxfp4:
+      return dequantize(dtype, in, count / dtype_info(dtype).block_elements, out);
   }
-  throw Error(ErrorCode::internal, fmt::format("load: got dtype {}, expected one of the table", static_cast<int>(dtype)));
+  throw Error(ErrorCode::internal,
+              fmt::format("conversion to f32: got dtype {}, expected one of the table", static_cast<int>(dtype)));
+}
+
+RunConverter::RunConverter() : values_(kChunk + 2 * kMostInBlock), halves_(kChunk) {}
+
+size_t RunConverter::scratch_bytes() { return (kChunk + 2 * kMostInBlock) * sizeof(float) + kChunk * sizeof(uint16_t); }
+
+// Returns a pointer into values_.
+float* RunConverter::load(DType dtype, const std::byte* in, size_t first, size_t count) {
+  const DTypeInfo& info = dtype_info(dtype);
+  const size_t lead = first % info.block_elements;
+  const size_t blocks = (lead + count + info.block_elements - 1) / info.block_elements;
+  convert_to_f32(dtype, in + first / info.block_elements * info.block_bytes, blocks * info.block_elements, values_.data());
+  return values_.data() + lead;
 }
 
 NumericCounts RunConverter::convert(DType in_dtype, const std::byte* in, size_t first, size_t count, const ElementSteps& steps,

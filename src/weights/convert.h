@@ -11,6 +11,9 @@
 
 namespace transload {
 
+// `count` values of any dtype, whole blocks for block types, as f32.
+void convert_to_f32(DType dtype, const std::byte* in, size_t count, float* out);
+
 // Owns the fp32 scratch of one worker; not thread-safe.
 class RunConverter {
  public:

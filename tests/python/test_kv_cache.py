@@ -1,11 +1,15 @@
-# The host's KV cache without a runtime: what it refuses, what its masks open, and that ring and roll mean the same.
+# The host's KV cache: what it refuses, what its masks open, that ring and roll mean the same, seeds, snapshots and its memory.
+import json
+
 import numpy as np
 import pytest
 
+from golden import Golden, run_in_pieces, worst
 from tiny_model import HEAD_DIM, HEADS, HIDDEN, MAX_POSITIONS, ROPE_WIDTH, VOCAB, TinyModel, contract_of
 from transload.contract import Contract
 from transload.error import CacheError
 from transload.kv_cache import KvCache
+from transload.runner import Runner
 
 CLOSED = -1e9
 
@@ -138,9 +142,9 @@ def _poison(value):
 
 
 REFUSED = {
-    "one too few": (lambda o: o[:-1], 5, 2, "cache tensor count does not match: got 3, expected 4"),
-    "one too many": (lambda o: o + o[:1], 5, 2, "cache tensor count does not match: got 5, expected 4"),
-    "none": (lambda o: [], 5, 2, "cache tensor count does not match: got 0, expected 4"),
+    "one too few": (lambda o: o[:-1], 5, 2, "cache tensors: got 3, expected 4 (keys and values of 2 layers)"),
+    "one too many": (lambda o: o + o[:1], 5, 2, "cache tensors: got 5, expected 4 (keys and values of 2 layers)"),
+    "none": (lambda o: [], 5, 2, "cache tensors: got 0, expected 4 (keys and values of 2 layers)"),
     "wrong shape": (_swap(1, lambda a: a[:, :, :1]), 5, 2, "tensor 'v_new_0': shape does not match: got [1,2,"),
     "wrong rank": (_swap(2, lambda a: a[0]), 5, 2, "tensor 'k_new_1': shape does not match: got [2,2,6], expected [1,2,2,6]"),
     "wrong dtype": (_swap(0, lambda a: a.astype(np.float64)), 5, 2,
@@ -217,3 +221,131 @@ def test_frequencies_of_the_wrong_length_are_refused():
 def test_cache_bytes_count_keys_and_values_of_every_layer():
     contract, _ = make(layout="roll")
     assert contract.kv_bytes(32) == 2 * 4 * HEADS * HEAD_DIM * (5 + 32)
+
+
+def tokens_of(count, seed=3):
+    return np.random.default_rng(seed).integers(0, VOCAB, count)
+
+
+def state_of(cache):
+    return cache.position, [array for pair in cache.snapshot().buffers for array in pair]
+
+
+def same_state(a, b):
+    return a[0] == b[0] and all(np.array_equal(x, y) for x, y in zip(a[1], b[1]))
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 9, 32])
+@pytest.mark.parametrize("layout", ["ring", "roll"])
+def test_a_seed_equals_reading_token_by_token(layout, count):
+    model = TinyModel()
+    tokens = tokens_of(count)
+    contract, stepped = make(model, layout=layout)
+    for token in tokens:
+        read(model, contract, stepped, [token], 1)
+    _, seeded = make(model, layout=layout)
+    seeded.seed([(k.astype(np.float32), v.astype(np.float32)) for k, v in model.forward(tokens)[1]], count)
+    assert seeded.position == count
+    for a, b in zip(state_of(seeded)[1], state_of(stepped)[1]):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def _seed_layers(count, dtype=np.float32):
+    return [tuple(np.ones((HEADS, count, HEAD_DIM), dtype) for _ in range(2)) for _ in range(2)]
+
+
+def _with_infinity(layers):
+    layers[1][1][0, 0, 0] = np.inf
+    return layers
+
+
+SEEDS_REFUSED = {
+    "empty": (_seed_layers(0), 0, "count of seed tokens out of range: got 0, expected 1 to 32"),
+    "too long": (_seed_layers(33), 33, "count of seed tokens out of range: got 33, expected 1 to 32"),
+    "wrong length": (_seed_layers(9), 8, "tensor 'keys of layer 0': shape does not match: got [2,9,6], expected [2,8,6]"),
+    "one layer": (_seed_layers(9)[:1], 9, "cache tensors: got 2, expected 4 (keys and values of 2 layers)"),
+    "keys alone": ([pair[:1] for pair in _seed_layers(9)], 9, "cache tensors: got 2, expected 4 (keys and values of 2 layers)"),
+    "wrong dtype": (_seed_layers(9, np.float16), 9,
+                    "tensor 'keys of layer 0': dtype does not match: got float16, expected float32"),
+    "infinity": (_with_infinity(_seed_layers(9)), 9, "tensor 'values of layer 1': values are not finite: got 1 of 108, expected 0"),
+}
+
+
+@pytest.mark.parametrize("case", SEEDS_REFUSED)
+def test_a_refused_seed_changes_nothing(case):
+    layers, count, message = SEEDS_REFUSED[case]
+    _, cache = make()
+    before = state_of(cache)
+    with pytest.raises(CacheError) as error:
+        cache.seed(layers, count)
+    assert message in str(error.value)
+    assert same_state(state_of(cache), before)
+
+
+def test_a_second_seed_is_refused():
+    _, cache = make()
+    cache.seed(_seed_layers(9), 9)
+    before = state_of(cache)
+    with pytest.raises(CacheError, match="cache is not empty: got 9 stored tokens, expected 0"):
+        cache.seed(_seed_layers(9), 9)
+    assert same_state(state_of(cache), before)
+
+
+@pytest.mark.parametrize("layout", ["ring", "roll"])
+def test_snapshots_and_forks_continue_on_their_own(layout):
+    model = TinyModel()
+    shared, first, second = tokens_of(9), tokens_of(8, seed=4), tokens_of(8, seed=5)
+    contract, cache = make(model, layout=layout)
+    for token in shared:
+        read(model, contract, cache, [token], 1)
+    snapshot, fork = cache.snapshot(), cache.fork()
+    for kept, tokens in ((cache, first), (fork, second)):
+        got = read(model, contract, kept, tokens, 8)
+        np.testing.assert_allclose(got, model.forward(np.concatenate((shared, tokens)))[0][9:], atol=5e-5)
+    cache.restore(snapshot)
+    assert cache.position == 9
+    got = read(model, contract, cache, second, 8)
+    np.testing.assert_allclose(got, model.forward(np.concatenate((shared, second)))[0][9:], atol=5e-5)
+    assert same_state(state_of(cache), state_of(fork))
+
+
+def test_a_snapshot_of_another_bundle_or_context_is_refused():
+    contract, cache = make(steps=((1, 8), (1, 16)))
+    snapshot = cache.snapshot()
+    _, stranger = make(steps=((1, 8), (1, 16)))
+    with pytest.raises(CacheError, match="snapshot is of another bundle"):
+        stranger.restore(snapshot)
+    cache.grow(16)
+    with pytest.raises(CacheError, match="snapshot is of another context: got 8, expected 16"):
+        cache.restore(snapshot)
+
+
+@pytest.mark.parametrize("layout", ["ring", "roll"])
+@pytest.mark.parametrize("name", ["spark", "gemma3"])
+def test_decoding_continues_from_a_prefill_of_another_graph(export, name, layout):
+    golden = Golden(name)
+    count = golden.prompt
+    prefill = Runner(export(golden.checkpoint, "--context", 40, "--q", count), threads=1)
+    step, inputs = prefill.step_inputs(golden.tokens[:count])
+    outputs = dict(zip((p.name for p in step.outputs), prefill._session(step).run(None, inputs)))
+    new = [tuple(outputs[f"{kind}_new_{layer}"][0] for kind in "kv") for layer in range(golden.layers)]
+    runner = Runner(export(golden.checkpoint, "--context", 64, "--q", "1,8", "--cache-layout", layout), threads=1)
+    runner.cache.seed(new, count)
+    logits = run_in_pieces(runner, golden.tokens[count:golden.read], [(1, 1), (8, 5), (1, 1)])
+    assert worst(logits, golden.logits[count:]) <= golden.tolerance
+
+
+@pytest.mark.parametrize("compute", ["fp32", "fp16"])
+@pytest.mark.parametrize("layout", ["auto", "ring", "roll"])
+@pytest.mark.parametrize("name", ["spark", "gemma3", "llama"])
+def test_buffers_take_exactly_the_memory_that_transload_kv_says(export, transload, name, layout, compute):
+    golden = Golden(name)
+    result = transload("kv", golden.checkpoint, "--context", "12,64", "--dtype", compute, "--json")
+    assert result.returncode == 0, result.stderr
+    runner = Runner(export(golden.checkpoint, "--context", "12,64", "--cache-layout", layout, "--compute", compute), threads=1)
+    for said in json.loads(result.stdout)["contexts"]:
+        runner.cache.grow(said["context"])
+        memory = next(entry for entry in said["layouts"] if entry["layout"] == layout)
+        assert runner.cache.nbytes == memory["bytes"] == runner.contract.kv_bytes(said["context"])
+        buffers = runner.cache.snapshot().buffers
+        assert [k.nbytes + v.nbytes for k, v in buffers] == [layer["bytes"] for layer in memory["layers"]]

@@ -35,7 +35,7 @@ GOOD_TREE = {
     "src/model/families/gemma3.cpp": '#include "model/families.h"\nconst char* const kName = "gemma3";\n',
     "src/model/rope.cpp": '// as gemma3 has it\nconst char* const kKind = "llama3";\n',
     "src/model/families/llama.cpp": "",
-    "src/targets/onnx/writer.cpp": '#include <protozero/pbf_writer.hpp>\n#include "decode/contract.h"\n',
+    "src/targets/onnx/writer.cpp": '#include <protozero/pbf_writer.hpp>\n#include "transload/contract.h"\n',
     "src/cli/main.cpp": '#include <CLI/CLI.hpp>\n#include "cli/progress_bar.h"\n#include "transload/checkpoint.h"\n',
 }
 

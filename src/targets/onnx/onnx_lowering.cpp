@@ -12,8 +12,6 @@
 namespace transload {
 namespace {
 
-constexpr int kReduceMeanAxesInput = 18;  // before: an attribute
-
 void lower_plain(OnnxLowering&, const Node&, OnnxNode&) {}
 
 void lower_gelu(OnnxLowering&, const Node& node, OnnxNode& out) { out.attributes = {{"approximate", node.text("approximate")}}; }
@@ -128,6 +126,18 @@ std::string OnnxLowering::integers(std::vector<int64_t> values) {
   while (value_names_.contains(name)) name += "_";
   integers_.push_back({name, std::move(values)});
   return name;
+}
+
+OnnxOperator onnx_operator(Op op) {
+  const LoweringRow& row = kRows[static_cast<size_t>(op)];
+  return {row.op_type, row.min_opset};
+}
+
+std::optional<DType> find_dtype_by_onnx_data_type(int64_t data_type) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::i32, DType::i64}) {
+    if (onnx_data_type(dtype) == data_type) return dtype;
+  }
+  return std::nullopt;
 }
 
 int32_t onnx_data_type(DType dtype) {

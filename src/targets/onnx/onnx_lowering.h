@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -14,6 +15,7 @@ namespace transload {
 
 inline constexpr int kMinOnnxOpset = 17;
 inline constexpr int kMaxOnnxOpset = 23;
+inline constexpr int kReduceMeanAxesInput = 18;  // the first opset where axes are an operand; before: an attribute
 
 struct OnnxAttribute {
   std::string_view name;
@@ -54,7 +56,16 @@ class OnnxLowering {
   std::unordered_set<std::string_view> value_names_;
 };
 
+// The operator that an op becomes, in the default domain, and the first opset that has it in the form written.
+struct OnnxOperator {
+  std::string_view op_type;
+  int min_opset;
+};
+OnnxOperator onnx_operator(Op op);
+
 // TensorProto.DataType; throws dtype_unsupported for types that a decode graph never holds.
 int32_t onnx_data_type(DType dtype);
+// The inverse: nothing for those types.
+std::optional<DType> find_dtype_by_onnx_data_type(int64_t data_type);
 
 }  // namespace transload

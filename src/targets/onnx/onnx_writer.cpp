@@ -21,8 +21,6 @@ namespace fields = onnx_fields;
 template <typename Field>
 using Message = protozero::pbf_builder<Field>;
 
-constexpr uint64_t kMaxModelBytes = uint64_t{64} << 20;
-
 // raw_data is little-endian, and so are the bytes that are copied into it.
 static_assert(std::endian::native == std::endian::little);
 
@@ -34,10 +32,10 @@ int64_t ir_version(int opset) {
 }
 
 void require_room(uint64_t bytes) {
-  if (bytes <= kMaxModelBytes) return;
+  if (bytes <= kMaxOnnxModelBytes) return;
   throw Error(ErrorCode::format_limit,
               fmt::format("size of the ONNX graph: got {} bytes, expected at most {} (store large tensors externally)", bytes,
-                          kMaxModelBytes));
+                          kMaxOnnxModelBytes));
 }
 
 struct AttributeValueWriter {
@@ -156,7 +154,7 @@ class Writer {
       return;
     }
     const uint64_t size = constant.constant.bytes();
-    require_room(size > kMaxModelBytes ? size : bytes_.size() + size);  // before the bytes are made
+    require_room(size > kMaxOnnxModelBytes ? size : bytes_.size() + size);  // before the bytes are made
     const std::vector<std::byte> data = materialize(constant.constant);
     tensor.add_bytes(fields::Tensor::raw_data, reinterpret_cast<const char*>(data.data()), data.size());
   }

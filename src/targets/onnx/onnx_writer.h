@@ -12,6 +12,7 @@ namespace transload {
 
 // A page, so that runtimes can map tensors in place.
 inline constexpr uint64_t kExternalAlignment = 4096;
+inline constexpr uint64_t kMaxOnnxModelBytes = uint64_t{64} << 20;  // of a serialised graph, without external data
 
 struct ExternalTensor {
   std::string file;     // relative to the .onnx

@@ -1,0 +1,147 @@
+# The command line `python -m transload.run CHECKPOINT|BUNDLE --prompt|--chat TEXT`: text through the native command.
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Iterator, List, Optional
+
+from transload.arguments import Parser, add_chat, require_chat
+from transload.chat import ChatStream, start_conversation
+from transload.error import Error, UsageError
+from transload.native_command import CommandFailed, NativeRunner, find_command
+from transload.tokenizer import TextStream, Tokenizer, load_tokenizer
+
+# Options that the native command reads, and checks.
+_VALUES = ("max-new-tokens", "temperature", "top-k", "top-p", "min-p", "seed", "stop", "context", "threads", "config")
+_FLAGS = ("ignore-eos", "stats", "quiet")
+
+
+def _arguments(argv):
+    parser = Parser(prog="python -m transload.run",
+                    description="Generates text from a checkpoint or a bundle with the native command 'transload run'.")
+    parser.add_argument("path", metavar="CHECKPOINT|BUNDLE", help="what 'transload run' takes")
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT", help="text to continue, as it is")
+    prompt.add_argument("--chat",
+                        metavar="TEXT",
+                        nargs="?",
+                        const="",
+                        help="a message to answer by the model's chat template; alone: a conversation, line by line")
+    add_chat(parser)
+    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json or .gguf to use instead of the model's own")
+    parser.add_argument("--command", metavar="FILE", help="the native command (default: $TRANSLOAD, the build, or the path's)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each prompt instead of text")
+    native = parser.add_argument_group("options of 'transload run', which explains them")
+    for name in _VALUES:
+        native.add_argument(f"--{name}", metavar="VALUE", dest=name)
+    for name in _FLAGS:
+        native.add_argument(f"--{name}", action="store_true", dest=name)
+    options = parser.parse_args(argv)
+    require_chat(options)
+    return options
+
+
+def _native_arguments(options) -> List[str]:
+    given = vars(options)
+    return [
+        str(options.path), *(f"--{name}={given[name]}" for name in _VALUES if given[name] is not None),
+        *(f"--{name}" for name in _FLAGS if given[name])
+    ]
+
+
+def _text_files(path: Path) -> Path:
+    """Where tokenizer and template are: beside the weights, or in the one GGUF of a folder."""
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder: got nothing at this path, expected a checkpoint or a bundle")
+    if path.is_dir():
+        ggufs = sorted(path.glob("*.gguf"))
+        return ggufs[0] if len(ggufs) == 1 and not (path / "tokenizer.json").is_file() else path
+    return path if path.suffix == ".gguf" else path.parent
+
+
+def _lines() -> Iterator[str]:
+    """Messages of a conversation, a line each."""
+    if not sys.stdin.isatty():
+        yield from (line.rstrip("\n") for line in sys.stdin)
+        return
+    try:
+        import readline  # noqa: F401  gives input() editing and history
+    except ImportError:
+        pass
+    print("a message a line; /reset forgets, the end of input (Ctrl-D) ends", file=sys.stderr)
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print(file=sys.stderr)
+            return
+
+
+def _answer(runner: NativeRunner, prompt: List[int], stream, as_json: bool) -> List[int]:
+    """Streams one reply; returns its tokens."""
+    tokens, pieces = [], []
+
+    def show(piece: str) -> None:
+        pieces.append(piece)
+        if not as_json:
+            print(piece, end="", flush=True)
+
+    for token in runner.reply(prompt):
+        tokens.append(token)
+        show(stream.push(token))
+    show(stream.finish())
+    if as_json:
+        print(json.dumps({**runner.summary, "text": "".join(pieces)}), flush=True)
+    else:
+        print(flush=True)
+    return tokens
+
+
+def _chat(runner: NativeRunner, tokenizer: Tokenizer, options, files: Path) -> None:
+    conversation = start_conversation(files, tokenizer, options.system, options.thinking)
+    for line in _lines() if options.chat == "" else [options.chat]:
+        if line.strip() == "/reset":
+            conversation.forget()
+            continue
+        if not line.strip():
+            continue
+        prompt, anew = conversation.ask(line)
+        if anew:
+            runner.reset()
+        tokens = _answer(runner, prompt, ChatStream(tokenizer), options.json)
+        conversation.answered(tokens, runner.summary["finish_reason"] == "stop")
+
+
+def _run(options) -> None:
+    files = _text_files(Path(options.path))
+    tokenizer_file = files if options.tokenizer is None else Path(options.tokenizer)
+    with NativeRunner(find_command(options.command), _native_arguments(options)) as runner:
+        tokenizer = load_tokenizer(tokenizer_file, options.tokenizer_pre)  # while the command opens the model
+        if options.chat is not None:
+            _chat(runner, tokenizer, options, files)
+        else:
+            _answer(runner, tokenizer.encode(options.prompt), TextStream(tokenizer), options.json)
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    try:
+        _run(_arguments(argv))
+        return 0
+    except CommandFailed as error:
+        return error.exit_code
+    except Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output went away
+        sys.stderr.close()
+        return 5
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 5
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+// Difference sums and the tolerances of each precision.
+#include "export/verify_compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace transload {
+namespace {
+
+constexpr size_t kTop = 5;
+
+// ln sum exp
+double log_sum_exp(std::span<const float> values) {
+  const double largest = *std::max_element(values.begin(), values.end());
+  double sum = 0;
+  for (const float value : values) sum += std::exp(value - largest);
+  return largest + std::log(sum);
+}
+
+std::vector<size_t> top_indices(std::span<const float> values) {
+  std::vector<size_t> order(values.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  const size_t count = std::min(kTop, order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(), [&](size_t a, size_t b) {
+    return values[a] != values[b] ? values[a] > values[b] : a < b;
+  });
+  order.resize(count);
+  return order;
+}
+
+bool all_finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+}  // namespace
+
+void DifferenceSum::add(std::span<const float> got, std::span<const float> expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double e = expected[i];
+    const double g = got[i];
+    scale_ = std::max(scale_, std::abs(e));
+    if (!std::isfinite(g)) {
+      ++not_finite_;
+      continue;
+    }
+    max_abs_ = std::max(max_abs_, std::abs(g - e));
+    expected_squares_ += e * e;
+    got_squares_ += g * g;
+    products_ += g * e;
+    error_squares_ += (g - e) * (g - e);
+  }
+}
+
+void DifferenceSum::add(const DifferenceSum& other) {
+  max_abs_ = std::max(max_abs_, other.max_abs_);
+  scale_ = std::max(scale_, other.scale_);
+  expected_squares_ += other.expected_squares_;
+  got_squares_ += other.got_squares_;
+  products_ += other.products_;
+  error_squares_ += other.error_squares_;
+  not_finite_ += other.not_finite_;
+}
+
+Difference DifferenceSum::result() const {
+  Difference out;
+  out.max_abs = max_abs_;
+  out.scale = scale_;
+  out.not_finite = not_finite_;
+  out.sqnr_db = std::numeric_limits<double>::infinity();
+  if (error_squares_ > 0) {
+    out.sqnr_db = expected_squares_ > 0 ? 10 * std::log10(expected_squares_ / error_squares_)
+                                        : -std::numeric_limits<double>::infinity();
+  }
+  const double norms = std::sqrt(expected_squares_) * std::sqrt(got_squares_);
+  out.cosine = norms > 0 ? std::clamp(products_ / norms, -1.0, 1.0) : (error_squares_ > 0 ? 0.0 : 1.0);
+  return out;
+}
+
+void HeadSum::add_row(std::span<const float> got, std::span<const float> expected) {
+  logits_.add(got, expected);
+  ++rows_;
+  if (best_index(got) == best_index(expected)) ++top1_equal_;
+  if (!all_finite(got) || !all_finite(expected)) return;
+  const double got_sum = log_sum_exp(got);
+  const double expected_sum = log_sum_exp(expected);
+  double kl = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double log_p = expected[i] - expected_sum;
+    kl += std::exp(log_p) * (log_p - (got[i] - got_sum));
+  }
+  kl = std::max(kl, 0.0);  // rounding alone can make a sum of zeros negative
+  max_kl_ = std::max(max_kl_, kl);
+  kl_ += kl;
+  const std::vector<size_t> best = top_indices(expected);
+  const std::vector<size_t> found = top_indices(got);
+  const auto shared = std::count_if(
+      best.begin(), best.end(), [&](size_t i) { return std::find(found.begin(), found.end(), i) != found.end(); });
+  overlap_ += static_cast<double>(shared) / static_cast<double>(best.size());
+}
+
+HeadResult HeadSum::result() const {
+  const double rows = rows_ > 0 ? static_cast<double>(rows_) : 1;
+  return {logits_.result(), max_kl_, kl_ / rows, rows_, top1_equal_, overlap_ / rows};
+}
+
+uint64_t best_index(std::span<const float> values) {
+  uint64_t best = 0;
+  for (uint64_t i = 1; i < values.size(); ++i) {
+    if (values[i] > values[best] || std::isnan(values[best])) best = i;
+  }
+  return best;
+}
+
+bool Tolerance::holds(const Difference& difference) const {
+  return difference.not_finite == 0 && difference.relative() <= relative &&
+         (sqnr_floor_db <= 0 || difference.sqnr_db >= sqnr_floor_db);
+}
+
+std::string difference_text(const Difference& difference, const Tolerance& tolerance, double got, double expected,
+                            uint64_t element) {
+  std::string text = fmt::format("got {:.6g}, expected {:.6g} at element {}: relative error {:.2e} (at most {:.0e})", got,
+                                 expected, element, difference.relative(), tolerance.relative);
+  if (tolerance.sqnr_floor_db > 0) {
+    text += fmt::format(", SQNR {:.1f} dB (at least {:.0f})", difference.sqnr_db, tolerance.sqnr_floor_db);
+  }
+  if (difference.not_finite > 0) text += fmt::format(", {} values NaN or infinite", difference.not_finite);
+  return text;
+}
+
+namespace {
+
+struct PrecisionRow {
+  VerifyPrecision precision;
+  std::string_view name;
+  Tolerance tolerance;
+};
+
+// Several times the largest error measured over all golden decoders and two trained models; docs/verify.md has the figures.
+constexpr std::array<PrecisionRow, 4> kPrecisions = {{
+    {VerifyPrecision::f32_exact, "weights f32, compute f32", {1e-4, 80}},
+    {VerifyPrecision::f16_exact, "weights f16 of bf16 or f16 sources, compute f32", {1e-4, 80}},
+    {VerifyPrecision::f16_rounded, "weights f16 of wider sources, compute f32", {1e-2, 45}},
+    {VerifyPrecision::f16_compute, "weights f16, compute f16", {5e-2, 30}},
+}};
+
+const PrecisionRow& row_of(VerifyPrecision precision) { return kPrecisions[static_cast<size_t>(precision)]; }
+
+}  // namespace
+
+std::string_view precision_name(VerifyPrecision precision) { return row_of(precision).name; }
+Tolerance default_tolerance(VerifyPrecision precision) { return row_of(precision).tolerance; }
+Tolerance golden_tolerance() { return {1e-4, 0}; }
+
+}  // namespace transload

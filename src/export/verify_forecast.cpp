@@ -1,0 +1,113 @@
+// Adds up mapped weights, caches and the values of the largest call.
+#include "export/verify_forecast.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <map>
+
+#include "io/file.h"
+#include "weights/recipe_node.h"
+
+namespace transload {
+namespace {
+
+// The command before it opens anything, and allocator slack.
+constexpr uint64_t kProgramBytes = uint64_t{9} << 20;
+constexpr uint64_t kFloatBytes = 4;
+
+uint64_t constant_bytes_inline(const Graph& graph) {
+  uint64_t bytes = 0;
+  for (const ValueId id : graph.constants()) {
+    const Recipe& recipe = graph.value(id).constant;
+    if (!std::holds_alternative<SourceLeaf>(recipe.node().operation)) bytes += element_count(recipe.shape()) * kFloatBytes;
+  }
+  return bytes;
+}
+
+// f32 values alive at the widest node, as the interpreter holds them, and of every node: what the reference's taps keep.
+struct ValueBytes {
+  uint64_t peak = 0;
+  uint64_t all = 0;
+};
+
+ValueBytes value_bytes(const Graph& graph) {
+  std::vector<size_t> last(graph.values().size(), 0);
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    for (const ValueId id : graph.nodes()[i].inputs) last[id] = i;
+  }
+  for (const ValueId id : graph.outputs()) last[id] = graph.nodes().size();
+  const auto bytes_of = [&](ValueId id) {
+    const Value& value = graph.value(id);
+    return value.constant.empty() ? element_count(value.shape) * kFloatBytes : 0;
+  };
+  ValueBytes bytes;
+  uint64_t alive = 0;
+  for (const ValueId id : graph.inputs()) alive += bytes_of(id);
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    const Node& node = graph.nodes()[i];
+    const bool is_weight = node.inputs.size() == 1 && !graph.value(node.inputs[0]).constant.empty();  // folded away
+    if (is_weight) continue;
+    alive += bytes_of(node.output);
+    bytes.peak = std::max(bytes.peak, alive);
+    std::vector<ValueId> ended;
+    for (const ValueId id : node.inputs) {
+      if (last[id] == i && std::find(ended.begin(), ended.end(), id) == ended.end()) ended.push_back(id);
+    }
+    for (const ValueId id : ended) alive -= std::min(alive, bytes_of(id));
+    // Shape changes and slices have no counterpart in the reference; matrices and element-wise values do.
+    if (graph.value(node.output).shape.size() == 2) bytes.all += bytes_of(node.output);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+uint64_t bundle_weight_bytes(const BundleContract& contract, const std::vector<Graph>& graphs) {
+  std::map<std::pair<std::string, uint64_t>, uint64_t> places;
+  for (const Graph& graph : graphs) {
+    for (const ValueId id : graph.constants()) {
+      const auto* source = std::get_if<SourceLeaf>(&graph.value(id).constant.node().operation);
+      if (source != nullptr) places[{source->tensor.file->name(), source->tensor.offset}] = source->tensor.bytes;
+    }
+  }
+  if (contract.embedding) {
+    const EmbeddingPlace& rows = *contract.embedding;
+    places[{rows.file, rows.offset}] = tensor_bytes(rows.dtype, rows.shape);
+  }
+  uint64_t bytes = 0;
+  for (const auto& [place, size] : places) bytes += size;
+  return bytes;
+}
+
+VerifyForecast forecast_memory(const BundleContract& contract, const std::vector<Graph>& graphs, const Schedule& schedule,
+                               uint64_t checkpoint_weights) {
+  VerifyForecast forecast;
+  forecast.bundle_weights = bundle_weight_bytes(contract, graphs);
+  forecast.checkpoint_weights = checkpoint_weights;
+  forecast.base = kProgramBytes;
+  for (const Graph& graph : graphs) forecast.base += 2 * constant_bytes_inline(graph);
+  for (const ScheduledCall& call : schedule.calls) {
+    const auto index = static_cast<size_t>(call.step - contract.steps.data());
+    const ValueBytes bytes = value_bytes(graphs[index]);
+    // The interpreter's values, its outputs once more, and the taps with the reference's own buffers.
+    forecast.activations = std::max(forecast.activations, bytes.peak + bytes.all + bytes.all / 4);
+    uint64_t cache = 0;
+    for (const CacheLayer& layer : call.step->contract.caches) {
+      const uint64_t entry = uint64_t{2} * layer.kv_heads * layer.head_dim;
+      cache += entry * layer.slots * (contract.compute == DType::f16 ? 2 : kFloatBytes);
+      // Every key and value of the reference is kept to hold the caches against, beside the reference's own history.
+      cache += 2 * entry * schedule.tokens * kFloatBytes;
+    }
+    forecast.kv = std::max(forecast.kv, cache);
+  }
+  return forecast;
+}
+
+uint64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace transload
