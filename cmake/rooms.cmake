@@ -27,9 +27,10 @@ target_link_libraries(transload_io PRIVATE nlohmann_json::nlohmann_json)
 target_include_directories(transload_io PRIVATE ${XXHASH_INCLUDE})
 target_link_libraries(transload_weights PUBLIC hwy::hwy)
 target_link_libraries(transload_runtime PRIVATE hwy::hwy)
-# Compilers may fuse a multiplication and an addition where the machine can; stored values and tables must not depend on it.
+# Compilers may fuse a multiplication and an addition where the machine can; stored values, tables and results must not depend on it.
 target_compile_options(transload_weights PRIVATE -ffp-contract=off)
 target_compile_options(transload_model PRIVATE -ffp-contract=off)
+target_compile_options(transload_runtime PRIVATE -ffp-contract=off)
 target_include_directories(transload_onnx PRIVATE ${PROTOZERO_INCLUDE})
 
 set(all_rooms)

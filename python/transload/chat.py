@@ -24,7 +24,11 @@ def start_conversation(files, tokenizer: Tokenizer, system: Optional[str], think
 class Conversation:
     """`thinking`: the template's own default, or on or off for templates that read `enable_thinking`."""
 
-    def __init__(self, template: "ChatTemplate", tokenizer: Tokenizer, system: Optional[str] = None, thinking: Optional[bool] = None):
+    def __init__(self,
+                 template: "ChatTemplate",
+                 tokenizer: Tokenizer,
+                 system: Optional[str] = None,
+                 thinking: Optional[bool] = None):
         self._template, self._tokenizer = template, tokenizer
         self._system = [] if system is None else [{"role": "system", "content": system}]
         self._variables = {} if thinking is None else {"enable_thinking": thinking}

@@ -318,9 +318,14 @@ def _check_step(contract: Contract, step: Step, root: _Object) -> None:
         expected["logits", ""] = (width, (q if contract.logits == "all" else 1, contract.vocab_size))
     else:
         expected["hidden", ""] = (width, (1, q, contract.hidden_size))
+    layers = contract.end_layer - contract.first_layer
+    if len(step.caches) != layers:
+        raise fault("number of caches does not match", len(step.caches), layers)
     for index, cache in enumerate(step.caches):
         if cache.layer != index:
             raise fault("cache layers out of order", cache.layer, index)
+        if cache.model_layer != contract.first_layer + index:
+            raise fault(f"cache {index}: layer of the model does not match", cache.model_layer, contract.first_layer + index)
         if cache.mask_group not in contract.masks or contract.masks[cache.mask_group] != cache.window:
             raise fault(f"cache {index}: mask group does not match", f"'{cache.mask_group}'", f"a group of window {cache.window}")
         if cache.rope_group and cache.rope_group not in contract.rope:
@@ -332,6 +337,11 @@ def _check_step(contract: Contract, step: Step, root: _Object) -> None:
         entries = max(cache.slots, q) if cache.rule == "roll" else q
         if cache.new_entries != entries:
             raise fault(f"cache {index}: new entries do not match", cache.new_entries, entries)
+        first = contract.steps[0].caches[index]  # graphs of a bundle share the caches: q and context change nothing else
+        for field in ("rule", "mask_group", "rope_group", "window", "kv_heads", "head_dim"):
+            if getattr(cache, field) != getattr(first, field):
+                raise fault(f"cache {index}: {field} differs from that of '{contract.steps[0].file}'", getattr(cache, field),
+                            getattr(first, field))
         stored = (width, (1, cache.kv_heads, cache.slots, cache.head_dim))
         new = (width, (1, cache.kv_heads, entries, cache.head_dim))
         expected["k_cache", index] = expected["v_cache", index] = stored

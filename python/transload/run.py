@@ -14,7 +14,7 @@ from transload.tokenizer import TextStream, Tokenizer, load_tokenizer
 
 # Options that the native command reads, and checks.
 _VALUES = ("max-new-tokens", "temperature", "top-k", "top-p", "min-p", "seed", "stop", "context", "threads", "config")
-_FLAGS = ("ignore-eos", "stats", "quiet")
+_FLAGS = ("ignore-eos", )
 
 
 def _arguments(argv):
@@ -32,6 +32,8 @@ def _arguments(argv):
     parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json or .gguf to use instead of the model's own")
     parser.add_argument("--command", metavar="FILE", help="the native command (default: $TRANSLOAD, the build, or the path's)")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each prompt instead of text")
+    parser.add_argument("--stats", action="store_true", help="print speed and memory on standard error")
+    parser.add_argument("--quiet", action="store_true", help="no messages on standard error but errors and --stats")
     native = parser.add_argument_group("options of 'transload run', which explains them")
     for name in _VALUES:
         native.add_argument(f"--{name}", metavar="VALUE", dest=name)
@@ -43,9 +45,10 @@ def _arguments(argv):
 
 
 def _native_arguments(options) -> List[str]:
+    """Quiet: what it says would come between pieces of text that are still on their way."""
     given = vars(options)
     return [
-        str(options.path), *(f"--{name}={given[name]}" for name in _VALUES if given[name] is not None),
+        str(options.path), "--quiet", *(f"--{name}={given[name]}" for name in _VALUES if given[name] is not None),
         *(f"--{name}" for name in _FLAGS if given[name])
     ]
 
@@ -78,23 +81,40 @@ def _lines() -> Iterator[str]:
             return
 
 
-def _answer(runner: NativeRunner, prompt: List[int], stream, as_json: bool) -> List[int]:
+def _speed(tokens_per_second) -> str:
+    return "-" if tokens_per_second is None else f"{tokens_per_second:.1f}"
+
+
+def _print_stats(summary) -> None:
+    print(
+        f"prompt {len(summary['prompt_tokens'])} tokens at {_speed(summary['prompt_tokens_per_second'])} tokens/s, "
+        f"generated {len(summary['tokens'])} at {_speed(summary['tokens_per_second'])} tokens/s, "
+        f"KV cache {summary['kv_bytes'] / 1e6:.2f} MB, weights {summary['weight_bytes'] / 1e6:.0f} MB, "
+        f"peak memory {summary['peak_memory_bytes'] / 1e6:.0f} MB",
+        file=sys.stderr)
+
+
+def _answer(runner: NativeRunner, prompt: List[int], stream, options) -> List[int]:
     """Streams one reply; returns its tokens."""
     tokens, pieces = [], []
 
     def show(piece: str) -> None:
         pieces.append(piece)
-        if not as_json:
+        if not options.json:
             print(piece, end="", flush=True)
 
     for token in runner.reply(prompt):
         tokens.append(token)
         show(stream.push(token))
     show(stream.finish())
-    if as_json:
+    if options.json:
         print(json.dumps({**runner.summary, "text": "".join(pieces)}), flush=True)
     else:
         print(flush=True)
+    if runner.summary["finish_reason"] == "context" and not options.quiet:
+        print(f"context is full after {len(tokens)} new tokens", file=sys.stderr)
+    if options.stats:
+        _print_stats(runner.summary)
     return tokens
 
 
@@ -109,7 +129,7 @@ def _chat(runner: NativeRunner, tokenizer: Tokenizer, options, files: Path) -> N
         prompt, anew = conversation.ask(line)
         if anew:
             runner.reset()
-        tokens = _answer(runner, prompt, ChatStream(tokenizer), options.json)
+        tokens = _answer(runner, prompt, ChatStream(tokenizer), options)
         conversation.answered(tokens, runner.summary["finish_reason"] == "stop")
 
 
@@ -121,7 +141,7 @@ def _run(options) -> None:
         if options.chat is not None:
             _chat(runner, tokenizer, options, files)
         else:
-            _answer(runner, tokenizer.encode(options.prompt), TextStream(tokenizer), options.json)
+            _answer(runner, tokenizer.encode(options.prompt), TextStream(tokenizer), options)
 
 
 def main(argv: Optional[List[str]] = None) -> int:

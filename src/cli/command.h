@@ -19,8 +19,8 @@ struct Command {
   CLI::App* app = nullptr;
   Action run;
 };
-void add_eval(CLI::App& app, std::vector<Command>& commands);
 void add_export(CLI::App& app, std::vector<Command>& commands);
+void add_eval(CLI::App& app, std::vector<Command>& commands);
 void add_inspect(CLI::App& app, std::vector<Command>& commands);
 void add_kv(CLI::App& app, std::vector<Command>& commands);
 void add_run(CLI::App& app, std::vector<Command>& commands);

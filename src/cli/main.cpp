@@ -61,8 +61,8 @@ int run(int argc, char** argv) {
   app.failure_message(usage_message);
   app.require_subcommand(1);
   std::vector<transload::cli::Command> commands;
-  transload::cli::add_eval(app, commands);
   transload::cli::add_export(app, commands);
+  transload::cli::add_eval(app, commands);
   transload::cli::add_inspect(app, commands);
   transload::cli::add_kv(app, commands);
   transload::cli::add_run(app, commands);

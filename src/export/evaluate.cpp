@@ -12,12 +12,13 @@
 namespace transload {
 namespace {
 
-// -log softmax(logits)[token], in double: a sum over a large vocabulary loses digits in fp32.
+// -log softmax(logits)[token]. The terms are fp32, good to 1e-7 of the result; their sum is double, since a large vocabulary
+// would lose digits.
 double nll_of(std::span<const float> logits, int32_t token) {
-  const double best = *std::max_element(logits.begin(), logits.end());
+  const float best = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - best);
-  return best + std::log(sum) - static_cast<double>(logits[static_cast<size_t>(token)]);
+  for (const float logit : logits) sum += static_cast<double>(std::exp(logit - best));
+  return static_cast<double>(best) + std::log(sum) - static_cast<double>(logits[static_cast<size_t>(token)]);
 }
 
 void require_ids(std::span<const int32_t> ids, uint32_t vocab_size) {

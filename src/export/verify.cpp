@@ -207,6 +207,16 @@ class Verification {
     }
   }
 
+  // Enough tokens for medians: the prompt's first, then pseudo-random ones.
+  std::vector<int32_t> scale_tokens(const DecoderModel& model) const {
+    constexpr uint64_t kTokens = 32;
+    std::vector<int32_t> tokens;
+    for (uint64_t i = 0; i < std::min<uint64_t>(kTokens, model.max_positions); ++i) {
+      tokens.push_back(i < given_.size() ? given_[i] : pseudo_random_token(i, model.vocab_size));
+    }
+    return tokens;
+  }
+
   void run_calls(const Schedule& schedule, const DecoderModel& slice, WeightStore& checkpoint_store, Reference& reference) {
     WeightStore bundle_store;
     BundleRunner runner(bundle_, bundle_store, pool_, schedule.calls.front().step->contract.context);
@@ -216,6 +226,7 @@ class Verification {
       if (failed_with(std::move(check.failure))) return;
     }
     Lockstep lockstep(runner, reference, graphs_, tolerance_);
+    lockstep.learn_scales(scale_tokens(slice));
     TokenSource source(given_, contract_.vocab_size);
     uint64_t done = 0;
     for (const ScheduledCall& call : schedule.calls) {

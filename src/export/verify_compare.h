@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "transload/verify.h"
 
@@ -44,14 +45,34 @@ class HeadSum {
 // Index of the largest value, the first of equals; NaN never wins.
 uint64_t best_index(std::span<const float> values);
 
+// How a row of a value usually looks: medians over many tokens.
+struct TypicalRow {
+  double scale = 0;  // largest |value|
+  double mean_square = 0;
+};
+TypicalRow typical_row(std::vector<TypicalRow> rows);
+TypicalRow measure_row(std::span<const float> row);
+
+// What is held against a tolerance.
+struct Closeness {
+  double relative = 0;
+  double sqnr_db = 0;  // +inf when equal
+  uint64_t not_finite = 0;
+};
+Closeness closeness_of(const Difference& difference);
+// Of one row, at its own scale or the typical one, whichever is larger: a sum that cancels leaves a small row with the rounding
+// of large terms, which says nothing of a fault.
+Closeness row_closeness(std::span<const float> got, std::span<const float> expected, const TypicalRow& typical);
+
 struct Tolerance {
   double relative = 0;
   double sqnr_floor_db = 0;  // 0: not asked for
-  bool holds(const Difference& difference) const;
+  bool holds(const Closeness& closeness) const;
+  bool holds(const Difference& difference) const { return holds(closeness_of(difference)); }
 };
 
 // "got 1.25, expected 0.5 at element 7: relative error 3.1e-02 (at most 1e-04), SQNR 31.2 dB (at least 80)"
-std::string difference_text(const Difference& difference, const Tolerance& tolerance, double got, double expected,
+std::string difference_text(const Closeness& closeness, const Tolerance& tolerance, double got, double expected,
                             uint64_t element);
 
 // How the bundle stores and computes; the default tolerance follows from it.

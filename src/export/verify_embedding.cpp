@@ -59,7 +59,7 @@ EmbeddingCheck compare_embedding(const BundleRunner& runner, const DecoderModel&
       failure.tensor = tensor_at(manifest, place);
       failure.file = place.file;
       failure.what = fmt::format("embedding row of token {}: {}", first + i / table.columns,
-                                 difference_text(check.difference, tolerance, got[i], expected[i], i % table.columns));
+                                 difference_text(closeness_of(check.difference), tolerance, got[i], expected[i], i % table.columns));
       check.failure = std::move(failure);
       return false;
     }

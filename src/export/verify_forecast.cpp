@@ -25,38 +25,45 @@ uint64_t constant_bytes_inline(const Graph& graph) {
   return bytes;
 }
 
-// f32 values alive at the widest node, as the interpreter holds them, and of every node: what the reference's taps keep.
 struct ValueBytes {
-  uint64_t peak = 0;
-  uint64_t all = 0;
+  uint64_t peak = 0;  // f32 values alive at the widest node
+  uint64_t taps = 0;  // values that the reference keeps for the comparison, without logits
+  uint64_t logits = 0;
 };
 
-ValueBytes value_bytes(const Graph& graph) {
+// f32 inputs are read where the caches hold them; f16 ones are widened first.
+ValueBytes value_bytes(const Graph& graph, bool widens_inputs) {
   std::vector<size_t> last(graph.values().size(), 0);
   for (size_t i = 0; i < graph.nodes().size(); ++i) {
     for (const ValueId id : graph.nodes()[i].inputs) last[id] = i;
   }
   for (const ValueId id : graph.outputs()) last[id] = graph.nodes().size();
-  const auto bytes_of = [&](ValueId id) {
-    const Value& value = graph.value(id);
-    return value.constant.empty() ? element_count(value.shape) * kFloatBytes : 0;
-  };
+  std::vector<uint64_t> bytes_of(graph.values().size(), 0);
   ValueBytes bytes;
   uint64_t alive = 0;
-  for (const ValueId id : graph.inputs()) alive += bytes_of(id);
+  for (const ValueId id : graph.inputs()) {
+    if (widens_inputs) bytes_of[id] = element_count(graph.value(id).shape) * kFloatBytes;
+    alive += bytes_of[id];
+  }
   for (size_t i = 0; i < graph.nodes().size(); ++i) {
     const Node& node = graph.nodes()[i];
+    const Value& output = graph.value(node.output);
     const bool is_weight = node.inputs.size() == 1 && !graph.value(node.inputs[0]).constant.empty();  // folded away
     if (is_weight) continue;
-    alive += bytes_of(node.output);
+    bytes_of[node.output] = element_count(output.shape) * kFloatBytes;
+    alive += bytes_of[node.output];
     bytes.peak = std::max(bytes.peak, alive);
-    std::vector<ValueId> ended;
     for (const ValueId id : node.inputs) {
-      if (last[id] == i && std::find(ended.begin(), ended.end(), id) == ended.end()) ended.push_back(id);
+      if (last[id] != i) continue;
+      alive -= bytes_of[id];
+      bytes_of[id] = 0;  // also when the node reads it twice
     }
-    for (const ValueId id : ended) alive -= std::min(alive, bytes_of(id));
-    // Shape changes and slices have no counterpart in the reference; matrices and element-wise values do.
-    if (graph.value(node.output).shape.size() == 2) bytes.all += bytes_of(node.output);
+    // Shape changes and slices have no counterpart in the reference; matrices do.
+    if (output.name == "logits") {
+      bytes.logits = element_count(output.shape) * kFloatBytes;
+    } else if (output.shape.size() == 2) {
+      bytes.taps += element_count(output.shape) * kFloatBytes;
+    }
   }
   return bytes;
 }
@@ -89,9 +96,9 @@ VerifyForecast forecast_memory(const BundleContract& contract, const std::vector
   for (const Graph& graph : graphs) forecast.base += 2 * constant_bytes_inline(graph);
   for (const ScheduledCall& call : schedule.calls) {
     const auto index = static_cast<size_t>(call.step - contract.steps.data());
-    const ValueBytes bytes = value_bytes(graphs[index]);
-    // The interpreter's values, its outputs once more, and the taps with the reference's own buffers.
-    forecast.activations = std::max(forecast.activations, bytes.peak + bytes.all + bytes.all / 4);
+    const ValueBytes bytes = value_bytes(graphs[index], contract.compute == DType::f16);
+    // Logits exist in the reference, its tap, the rows compared, and the call's output; taps once, beside the reference's buffers.
+    forecast.activations = std::max(forecast.activations, bytes.peak + bytes.taps + bytes.taps / 4 + 4 * bytes.logits);
     uint64_t cache = 0;
     for (const CacheLayer& layer : call.step->contract.caches) {
       const uint64_t entry = uint64_t{2} * layer.kv_heads * layer.head_dim;

@@ -162,7 +162,7 @@ class GoldenComparison {
     }
     failure = VerifyFailure{name, layer, position, golden_.path.filename().string(), {},
                             "reference and golden file differ: " +
-                                difference_text(difference, tolerance, got[worst], expected[worst], worst)};
+                                difference_text(closeness_of(difference), tolerance, got[worst], expected[worst], worst)};
   }
 
   const Golden& golden_;

@@ -61,6 +61,21 @@ std::vector<float> floats_of(const Tensor& tensor) {
   return values;
 }
 
+// Where the error is largest; the first value that is not finite comes before all.
+uint64_t worst_element(std::span<const float> got, std::span<const float> expected) {
+  uint64_t worst = 0;
+  double largest = -1;
+  for (uint64_t i = 0; i < got.size(); ++i) {
+    if (!std::isfinite(got[i])) return i;
+    const double error = std::abs(static_cast<double>(got[i]) - expected[i]);
+    if (error > largest) {
+      largest = error;
+      worst = i;
+    }
+  }
+  return worst;
+}
+
 }  // namespace
 
 void TapRecord::add(std::string_view name, uint64_t first_position, uint64_t rows, std::span<const float> values) {
@@ -100,6 +115,21 @@ Lockstep::Lockstep(BundleRunner& runner, Reference& reference, const std::vector
     for (size_t i = 0; i < graph.nodes().size(); ++i) producer[graph.nodes()[i].output] = i + 1;
     producers_.push_back(std::move(producer));
   }
+}
+
+void Lockstep::learn_scales(std::span<const int32_t> tokens) {
+  std::unordered_map<std::string, std::vector<TypicalRow>> rows_of;
+  ReferenceSinks sinks;
+  sinks.every_row = true;
+  sinks.tap = [&](std::string_view name, uint64_t, uint64_t rows, std::span<const float> values) {
+    const uint64_t width = values.size() / rows;
+    std::vector<TypicalRow>& measured = rows_of[std::string(name)];
+    for (uint64_t row = 0; row < rows; ++row) measured.push_back(measure_row(values.subspan(row * width, width)));
+  };
+  if (runner_.contract().head) sinks.logits = [](uint64_t, std::span<const float>) {};
+  reference_.read(tokens, sinks, static_cast<uint32_t>(tokens.size()));
+  reference_.reset();
+  for (auto& [name, rows] : rows_of) typical_[name] = typical_row(std::move(rows));
 }
 
 void Lockstep::read_reference(std::span<const int32_t> tokens) {
@@ -166,12 +196,31 @@ void Lockstep::observe(CallState& state, const Value& value, std::span<const flo
   DifferenceSum sum;
   sum.add(rows_, expected_rows);
   ++values_compared_;
-  const Difference difference = sum.result();
-  accumulate(state, value, sum);
-  note_extremes(value.name, difference);
-  if (!failure_ && !tolerance_.holds(difference)) {
-    failure_ = failure_at(state, value, rows_, expected_rows, rows.width, position, difference);
+  const auto typical = typical_.find(tap);
+  double worst = 0;
+  for (uint64_t row = 0; row < rows.count; ++row) {
+    const auto got = std::span<const float>(rows_).subspan(row * rows.width, rows.width);
+    const auto wanted = expected_rows.subspan(row * rows.width, rows.width);
+    const Closeness closeness = row_closeness(got, wanted, typical == typical_.end() ? TypicalRow{} : typical->second);
+    worst = std::max(worst, closeness.relative);
+    if (closeness.sqnr_db < least_sqnr_db_) {
+      least_sqnr_db_ = closeness.sqnr_db;
+      noisiest_tensor_ = value.name;
+    }
+    if (failure_ || tolerance_.holds(closeness)) continue;
+    const uint64_t element = worst_element(got, wanted);
+    failure_ = VerifyFailure{value.name,
+                             layer_of_value(value.name),
+                             position + row,
+                             state.result.file,
+                             weights_before(state, value),
+                             difference_text(closeness, tolerance_, got[element], wanted[element], element)};
   }
+  if (worst > worst_relative_) {
+    worst_relative_ = worst;
+    worst_tensor_ = value.name;
+  }
+  accumulate(state, value, sum, worst);
   state.compared.insert(graphs_[state.graph].find(value.name));
   if (value.name != "logits") return;
   has_logits_ = true;
@@ -180,25 +229,19 @@ void Lockstep::observe(CallState& state, const Value& value, std::span<const flo
   }
 }
 
-void Lockstep::note_extremes(const std::string& name, const Difference& difference) {
-  if (difference.relative() > worst_relative_) {
-    worst_relative_ = difference.relative();
-    worst_tensor_ = name;
+std::optional<uint32_t> Lockstep::layer_of_value(const std::string& name) const {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (name == fmt::format("k_new_{}", i) || name == fmt::format("v_new_{}", i)) return static_cast<uint32_t>(first_layer_ + i);
   }
-  if (difference.sqnr_db < least_sqnr_db_) {
-    least_sqnr_db_ = difference.sqnr_db;
-    noisiest_tensor_ = name;
-  }
+  return layer_of_name(name);
 }
 
-void Lockstep::accumulate(CallState& state, const Value& value, const DifferenceSum& sum) {
-  const bool is_head = value.name == "logits" || value.name == "hidden";
-  if (is_head) state.result.head_relative = sum.result().relative();
+void Lockstep::accumulate(CallState& state, const Value& value, const DifferenceSum& sum, double worst) {
+  if (value.name == "logits" || value.name == "hidden") state.result.head_relative = worst;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const auto layer = static_cast<uint32_t>(first_layer_ + i);
-    if (!is_head && value.name == fmt::format("layers_{}_out", layer)) {
+    if (value.name == fmt::format("layers_{}_out", first_layer_ + i)) {
       layers_[i].out.add(sum);
-      state.result.layer_relative[i] = sum.result().relative();
+      state.result.layer_relative[i] = worst;
     }
     if (value.name == fmt::format("k_new_{}", i)) layers_[i].keys.add(sum);
     if (value.name == fmt::format("v_new_{}", i)) layers_[i].values.add(sum);
@@ -231,47 +274,6 @@ std::vector<std::string> Lockstep::weights_before(const CallState& state, const 
   std::vector<std::string> names;
   for (const ValueId id : constants) names.push_back(graph.value(id).name);
   return names;
-}
-
-VerifyFailure Lockstep::failure_at(const CallState& state, const Value& value, std::span<const float> got,
-                                   std::span<const float> expected, uint64_t width, uint64_t first_position,
-                                   const Difference& difference) {
-  // The first row beyond the tolerance; where only the SQNR is too low, the row with the largest error.
-  uint64_t row = 0;
-  uint64_t element = 0;
-  double worst = -1;
-  for (uint64_t r = 0; r * width < got.size(); ++r) {
-    double largest = -1;
-    uint64_t at = 0;
-    for (uint64_t i = 0; i < width; ++i) {
-      const float g = got[r * width + i];
-      const double error = std::isfinite(g) ? std::abs(static_cast<double>(g) - expected[r * width + i])
-                                            : std::numeric_limits<double>::infinity();
-      if (error > largest) {
-        largest = error;
-        at = i;
-      }
-    }
-    if (largest > worst) {
-      worst = largest;
-      row = r;
-      element = at;
-    }
-    if (largest > tolerance_.relative * (difference.scale > 0 ? difference.scale : 1)) break;
-  }
-  VerifyFailure failure;
-  failure.tensor = value.name;
-  failure.layer = layer_of_name(tap_of(value.name));
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    if (value.name == fmt::format("k_new_{}", i) || value.name == fmt::format("v_new_{}", i)) {
-      failure.layer = static_cast<uint32_t>(first_layer_ + i);
-    }
-  }
-  failure.position = first_position + row;
-  failure.file = state.result.file;
-  failure.weights = weights_before(state, value);
-  failure.what = difference_text(difference, tolerance_, got[row * width + element], expected[row * width + element], element);
-  return failure;
 }
 
 void Lockstep::require_values(const CallState& state) const {
@@ -340,23 +342,17 @@ void Lockstep::compare_caches() {
       const auto count = static_cast<uint32_t>(entries.count);
       const TokenRows rows = token_major({1, tensor->shape[0], tensor->shape[1], tensor->shape[2]}, stored, count, count, rows_);
       const std::span<const float> expected(all->data() + entries.first * rows.width, rows_.size());
-      DifferenceSum sum;
-      sum.add(rows_, expected);
       ++values_compared_;
-      const Difference difference = sum.result();
-      if (tolerance_.holds(difference)) continue;
-      VerifyFailure failure;
-      failure.tensor = fmt::format("{}_cache_{}", kind, i);
-      failure.layer = first_layer_ + i;
-      failure.file = steps_.empty() ? std::string() : steps_.back().file;
-      uint64_t worst = 0;
-      for (uint64_t e = 0; e < rows_.size(); ++e) {
-        if (!(std::abs(rows_[e] - expected[e]) <= std::abs(rows_[worst] - expected[worst]))) worst = e;
+      for (uint64_t row = 0; row < rows.count && !failure_; ++row) {
+        const auto got = std::span<const float>(rows_).subspan(row * rows.width, rows.width);
+        const auto wanted = expected.subspan(row * rows.width, rows.width);
+        const Closeness closeness = row_closeness(got, wanted, typical_[fmt::format("{}_new_{}", kind, first_layer_ + i)]);
+        if (tolerance_.holds(closeness)) continue;
+        const uint64_t element = worst_element(got, wanted);
+        failure_ = VerifyFailure{fmt::format("{}_cache_{}", kind, i), first_layer_ + i, entries.first + row,
+                                 steps_.empty() ? std::string() : steps_.back().file, {},
+                                 difference_text(closeness, tolerance_, got[element], wanted[element], element)};
       }
-      failure.position = entries.first + worst / rows.width;
-      failure.what = difference_text(difference, tolerance_, rows_[worst], expected[worst], worst % rows.width);
-      failure_ = std::move(failure);
-      break;
     }
   }
 }

@@ -43,6 +43,8 @@ class Lockstep {
   // must outlive this.
   Lockstep(BundleRunner& runner, Reference& reference, const std::vector<Graph>& graphs, const Tolerance& tolerance);
 
+  // Reads `tokens` with the reference alone, for the usual scale of every value; the reference starts anew after it.
+  void learn_scales(std::span<const int32_t> tokens);
   // One call of both; throws tensor_missing when the graph lacks a value that has to be compared.
   void call(const ScheduledCall& call, std::span<const int32_t> tokens);
   // What the caches hold in the end against every key and value the reference made.
@@ -62,12 +64,10 @@ class Lockstep {
 
   void read_reference(std::span<const int32_t> tokens);
   std::string tap_of(const std::string& name) const;
+  std::optional<uint32_t> layer_of_value(const std::string& name) const;
   void observe(CallState& state, const Value& value, std::span<const float> values);
-  void note_extremes(const std::string& name, const Difference& difference);
-  void accumulate(CallState& state, const Value& value, const DifferenceSum& sum);
+  void accumulate(CallState& state, const Value& value, const DifferenceSum& sum, double worst);
   void require_values(const CallState& state) const;
-  VerifyFailure failure_at(const CallState& state, const Value& value, std::span<const float> got,
-                           std::span<const float> expected, uint64_t width, uint64_t first_position, const Difference& difference);
   std::vector<std::string> weights_before(const CallState& state, const Value& value);
 
   BundleRunner& runner_;
@@ -76,6 +76,7 @@ class Lockstep {
   Tolerance tolerance_;
   uint32_t first_layer_;
   std::vector<std::vector<size_t>> producers_;  // of each graph: by value, its node plus one, or 0
+  std::unordered_map<std::string, TypicalRow> typical_;  // by the names of taps
   TapRecord taps_;
   std::vector<float> rows_;                        // a value in token-major order
   std::vector<std::vector<float>> keys_, values_;  // of each layer of the slice, all positions, token-major

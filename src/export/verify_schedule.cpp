@@ -30,16 +30,11 @@ class Scheduler {
     return most > position_ ? most - position_ : 0;
   }
 
-  // The largest q that `count` fills, else the least one, in part.
   void read(uint64_t count) {
     while (count > 0) {
       leave_full_context();
-      const std::vector<uint32_t> queries = contract_.queries(context());
       const uint64_t here = std::min(count, capacity(context()) - position_);
-      uint32_t query = queries.front();
-      for (const uint32_t q : queries) {
-        if (q <= here) query = q;
-      }
+      const uint32_t query = query_for(here);
       call(query, std::min<uint64_t>(query, here), false);
       count -= schedule_.calls.back().real;
     }
@@ -76,6 +71,15 @@ class Scheduler {
   void leave_full_context() {
     while (position_ >= capacity(context()) && next_context()) {
     }
+  }
+  // The least q that has not run and that `count` fills; then the largest that `count` fills; for a rest the least that holds it.
+  uint32_t query_for(uint64_t count) const {
+    const std::vector<uint32_t> queries = contract_.queries(context());
+    for (const uint32_t query : queries) {
+      if (query <= count && !used_.contains(contract_.find_step(query, context())->file)) return query;
+    }
+    if (count >= queries.back()) return queries.back();
+    return *std::lower_bound(queries.begin(), queries.end(), count);
   }
   void call(uint32_t query, uint64_t real, bool decode) {
     const StepFile* step = contract_.find_step(query, context());

@@ -15,7 +15,8 @@
 
 namespace transload {
 
-// Each floating-point value as a node has made it, row-major in the value's shape; f16 values as f32.
+// Each floating-point value as a node has made it, row-major in the value's shape; f16 values as f32. Casts and reshapes of
+// constants are not shown: they are part of the constant.
 using ValueObserver = std::function<void(const Value& value, std::span<const float> values)>;
 
 class Interpreter {

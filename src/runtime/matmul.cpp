@@ -10,14 +10,14 @@
 namespace transload {
 namespace {
 
-constexpr uint64_t kRowGrain = 32;
-constexpr uint64_t kFloatsOfLine = 16;   // one vector at most, one cache line
-constexpr uint64_t kL1Floats = 4 << 10;  // of converted weights, with a few rows of x next to them
+constexpr uint64_t kRowGrain = 32;      // weight rows a worker takes at a time
+constexpr uint64_t kDecodedTokens = 4;  // up to here decoding in registers costs less than converting a block first
+constexpr uint64_t kFewTokens = 8;      // up to here a converted block is read too few times to be worth the way to L2
+constexpr uint64_t kL1Floats = 4 << 10;
 constexpr uint64_t kL2Floats = 64 << 10;
-constexpr uint64_t kDecodedTokens = 4;  // up to here decoding in registers costs less than a converted block
-constexpr uint64_t kFewTokens = 8;
-constexpr uint64_t kColumnBlock = 128;
+constexpr uint64_t kColumnBlock = 128;  // with kRowChunk: 32 KiB of converted weights
 constexpr uint64_t kRowChunk = 64;
+constexpr uint64_t kFloatsOfLine = 16;  // of a cache line, and of the longest vector
 
 // fp32 memory of a worker; it stays for the next product.
 float* scratch(uint64_t count) {

@@ -116,8 +116,9 @@ std::optional<DType> stored_rows(const LoweredTensor& tensor, uint64_t columns) 
     const uint64_t block = dtype_info(leaf.dtype).block_elements;
     if (!keeps_values(tensor.steps[f.steps], leaf.dtype)) return {};
     if (f.in_column_stride != 1) return {};
-    if (f.out % columns != 0 || f.columns % columns != 0 || columns % block != 0 || f.in % block != 0) return {};
-    if (f.rows > 1 && (f.out_row_stride % columns != 0 || f.in_row_stride % block != 0)) return {};
+    // Fragments tile the output, so lengths of whole rows also start at rows.
+    if (f.columns % columns != 0 || columns % block != 0 || f.in % block != 0) return {};
+    if (f.rows > 1 && f.in_row_stride % block != 0) return {};
     if (source->tensor.offset % alignment_of(leaf.dtype) != 0) return {};
   }
   return stored;

@@ -109,6 +109,9 @@ TEST(Generate, JsonTellsTokensEndAndDecoder) {
   EXPECT_EQ(*json.find("finish_reason"), Json("stop"));
   EXPECT_EQ(*json.find("stop_token"), Json(5));
   EXPECT_EQ(*json.find("kind"), Json("scripted"));
+  EXPECT_EQ(*json.find("prompt_seconds"), Json(found.summary.prompt_seconds));
+  EXPECT_EQ(*json.find("prompt_tokens_per_second"), Json(found.summary.prompt_tokens_per_second()));
+  EXPECT_EQ(*json.find("tokens_per_second"), Json(found.summary.tokens_per_second()));
   EXPECT_EQ(*json.find("kv_bytes"), Json(decoder.kv_bytes()));
   EXPECT_EQ(*json.find("peak_memory_bytes"), Json(4096));
   const Generated single = run(decoder, prompt, 1);

@@ -115,6 +115,25 @@ TEST(Sampler, AmongEqualTokensTheFiltersKeepTheLowerIds) {
   }
 }
 
+TEST(Sampler, ANucleusEndsWithTheTokenThatReachesItsProbability) {
+  EXPECT_EQ(drawn_shares({0.5F, 0.5F}, sampling(1, 0, 0.5), 200).size(), 1U);
+  EXPECT_EQ(drawn_shares({0.5F, 0.5F}, sampling(1, 0, 0.51), 200).size(), 2U);
+}
+
+// Draws go by id, so a filter that removes next to nothing leaves them as they are.
+TEST(Sampler, AFilterDoesNotReorderTheDraws) {
+  const std::vector<float> logits{0, 1, 2, 1, 0, -1000};
+  const auto draws = [&](SamplingOptions options) {
+    options.seed = 11;
+    Sampler sampler(options);
+    std::vector<int32_t> out;
+    for (int i = 0; i < 100; ++i) out.push_back(sampler.choose(logits));
+    return out;
+  };
+  EXPECT_EQ(draws(sampling(1)), draws(sampling(1, 5)));
+  EXPECT_EQ(draws(sampling(1)), draws(sampling(1, 0, 1 - 1e-12)));
+}
+
 // The engine is specified to the bit: among eight equal tokens its top three bits choose.
 TEST(Sampler, DrawsFromTheTopBitsOfTheEngine) {
   std::mt19937_64 engine(12345);

@@ -11,7 +11,8 @@ from transload.tokenizer import Tokenizer
 PLAIN = ("{% for m in messages %}{{ '<10>' if m.role == 'user' else '<9>' if m.role == 'system' else '<12>' }}{{ m.content }}"
          "{{ '<13>' if m.role == 'assistant' else '<11>' }}{% endfor %}<12>")
 THINKING = ("{% for m in messages %}{% if m.role == 'user' %}<10>{{ m.content }}<11>{% else %}<12>"
-            "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}<13>{% endif %}{% endfor %}"
+            "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}<13>{% endif %}"
+            "{% endfor %}"
             "<12>{% if enable_thinking is not defined or enable_thinking %}<think>{% else %}</think>{% endif %}")
 MARKS = {3: "<think>", 4: "</think>"}
 

@@ -9,7 +9,8 @@ from transload.chat_template import ChatTemplate, load_chat_template
 from transload.error import ContractError, UsageError
 
 USER = {"role": "user", "content": "Hi & <bye>"}
-TURNS = [{"role": "system", "content": "Be brief."}, USER, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Why?"}]
+WHY = {"role": "user", "content": "Why?"}
+TURNS = [{"role": "system", "content": "Be brief."}, USER, {"role": "assistant", "content": "Yes."}, WHY]
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
 CHATML = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
@@ -26,7 +27,8 @@ BLOCKS = """{{ bos_token }}
 ALTERNATING = ("{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
                "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
                "{{ raise_exception('Roles must alternate') }}{% endif %}"
-               "<turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content }}<end>\n{% endfor %}{{ '<turn>model\n' }}")
+               "<turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content }}<end>\n{% endfor %}"
+               "{{ '<turn>model\n' }}")
 # As Spark does it: a system block in any case, each block between sentence markers, thoughts by a switch.
 SPARK = """{%- if not messages %}{{ raise_exception('no messages') }}{% endif -%}
 {{- bos_token + '<|System|>\nyou are a helpful assistant.' }}
@@ -37,7 +39,7 @@ SPARK = """{%- if not messages %}{{ raise_exception('no messages') }}{% endif -%
     {{- bos_token + '<|User|>' + message.content + eos_token }}
   {%- elif message.role == 'assistant' %}
     {{- bos_token + '<|Bot|>' }}
-    {%- if message.reasoning_content %}{{ '<think>' + message.reasoning_content + '</think>' }}{% else %}{{ '</think>' }}{% endif %}
+    {%- if message.reasoning_content %}{{ '<think>' + message.reasoning_content }}{% endif %}{{ '</think>' }}
     {{- message.content + eos_token }}
   {%- endif %}
 {%- endfor %}
@@ -46,7 +48,7 @@ SPARK = """{%- if not messages %}{{ raise_exception('no messages') }}{% endif -%
   {%- if enable_thinking is not defined or enable_thinking %}{{ '<think>' }}{% else %}{{ '</think>' }}{% endif %}
 {%- endif %}"""
 SPARK_HEAD = "<s><|System|>\nyou are a helpful assistant."
-THOUGHT = [USER, {"role": "assistant", "content": "Yes.", "reasoning_content": "hm"}, {"role": "user", "content": "Why?"}]
+THOUGHT = [USER, {"role": "assistant", "content": "Yes.", "reasoning_content": "hm"}, WHY]
 
 
 @pytest.mark.parametrize("source, messages, variables, expected", [

@@ -32,7 +32,8 @@ def test_checkpoint_and_bundle_give_the_likelihood_of_the_golden_logits(transloa
     golden = Golden(name)
     (tmp_path / "ids.txt").write_text(" ".join(map(str, golden.tokens)))
     expected = golden_nll(golden)
-    for kind, path in (("checkpoint", golden.checkpoint), ("bundle", export(golden.checkpoint, "--context", "32,64", "--q", "1,8"))):
+    bundle = export(golden.checkpoint, "--context", "32,64", "--q", "1,8")
+    for kind, path in (("checkpoint", golden.checkpoint), ("bundle", bundle)):
         found = evaluate(transload, path, tmp_path / "ids.txt")
         assert (found["tokens"], found["predictions"], found["chunks"], found["kind"]) == (40, 39, 1, kind)
         assert found["mean_nll"] == pytest.approx(expected.mean(), abs=golden.tolerance)

@@ -267,7 +267,8 @@ SEEDS_REFUSED = {
     "keys alone": ([pair[:1] for pair in _seed_layers(9)], 9, "cache tensors: got 2, expected 4 (keys and values of 2 layers)"),
     "wrong dtype": (_seed_layers(9, np.float16), 9,
                     "tensor 'keys of layer 0': dtype does not match: got float16, expected float32"),
-    "infinity": (_with_infinity(_seed_layers(9)), 9, "tensor 'values of layer 1': values are not finite: got 1 of 108, expected 0"),
+    "infinity": (_with_infinity(_seed_layers(9)), 9,
+                 "tensor 'values of layer 1': values are not finite: got 1 of 108, expected 0"),
 }
 
 

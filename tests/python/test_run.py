@@ -16,7 +16,8 @@ from tiny_tokenizer import spelled
 from transload.run import main
 
 PYTHON = Path(__file__).resolve().parents[2] / "python"
-CHAT = ("{{ bos_token }}{% for m in messages %}<{{ {'system': 9, 'user': 10, 'assistant': 12}[m.role] }}>{{ m.content }}<11>{% endfor %}"
+CHAT = ("{{ bos_token }}{% for m in messages %}<{{ {'system': 9, 'user': 10, 'assistant': 12}[m.role] }}>{{ m.content }}<11>"
+        "{% endfor %}"
         "{{ '<12>' if enable_thinking is defined and not enable_thinking else '<13>' }}")
 
 
@@ -73,8 +74,9 @@ def test_json_tells_tokens_speed_and_memory(transload, llama, bundle):
         assert result.stdout.count("\n") == 1 and result.stderr == ""
         assert (summary["prompt_tokens"], summary["tokens"], summary["finish_reason"]) == (prompt, expected, "length")
         assert (summary["kind"], summary["family"], summary["stop_token"]) == (kind, "llama", None)
-        assert all(summary[key] > 0 for key in ("prompt_seconds", "decode_seconds", "tokens_per_second", "kv_bytes", "weight_bytes",
-                                                "prompt_tokens_per_second", "peak_memory_bytes"))
+        measured = ("prompt_seconds", "decode_seconds", "tokens_per_second", "prompt_tokens_per_second", "kv_bytes",
+                    "weight_bytes", "peak_memory_bytes")
+        assert all(summary[key] > 0 for key in measured)
 
 
 def test_generation_ends_at_the_models_stop_tokens_and_at_those_asked_for(transload, llama, tmp_path):
@@ -127,10 +129,8 @@ def test_lines_of_ids_continue_each_other_until_a_reset(transload, llama, bundle
 
 
 def test_each_reply_is_out_before_the_next_line_is_read(llama):
-    process = subprocess.Popen([conftest.command(), "run", llama.checkpoint, "--prompt-ids", "-", "--max-new-tokens", "3", "--json"],
-                               stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE,
-                               text=True)
+    command = [conftest.command(), "run", llama.checkpoint, "--prompt-ids", "-", "--max-new-tokens", "3", "--json"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
         for line in ("5 6 7", "8"):
             process.stdin.write(line + "\n")
@@ -179,11 +179,15 @@ REFUSALS = [
 def test_what_cannot_be_done_is_one_clear_line(transload, llama, options, code, message):
     result = transload("run", llama.checkpoint, *options)
     assert (result.returncode, result.stdout) == (code, "")
-    assert message in result.stderr and "\n" not in result.stderr.replace("Run 'transload run --help' for more information.\n", "")[:-1]
+    said = result.stderr.replace("Run 'transload run --help' for more information.\n", "")
+    assert message in said and said.count("\n") == 1
 
 
-@pytest.mark.parametrize("options, message", [(("--context", "48"), "48"), (("--config", "config.json"), "config of a bundle"),
-                                              (("--prompt-ids", text([1] * 65)), "tokens do not fit: got 65, expected at most 64")])
+@pytest.mark.parametrize("options, message", [
+    (("--context", "48"), "48"),
+    (("--config", "config.json"), "config of a bundle"),
+    (("--prompt-ids", text([1] * 65)), "tokens do not fit: got 65, expected at most 64"),
+])
 def test_a_bundle_refuses_what_it_has_no_graph_for(transload, bundle, options, message):
     options = options if "--prompt-ids" in options else (*IDS, *options)
     result = transload("run", bundle, *options)
@@ -219,7 +223,10 @@ def test_text_is_tokenised_continued_and_spelled_as_it_arrives(transload, talkin
     result = transload("run", talking, "--prompt", "<20><21><22>", *LIMITS, "--json", "--stats", env=with_package)
     summary = json.loads(result.stdout)
     assert (summary["text"], summary["prompt_tokens"], summary["kind"]) == (expected, [20, 21, 22], "checkpoint")
-    assert "tokens/s" in result.stderr
+    speed = r"prompt 3 tokens at [\d.]+ tokens/s, generated 5 at [\d.]+ tokens/s, .+, peak memory \d+ MB\n"
+    assert re.fullmatch(speed, result.stderr), result.stderr
+    full = transload("run", talking, "--prompt", "<20>", "--context", 8, "--ignore-eos", env=with_package)
+    assert full.stderr == "context is full after 8 new tokens\n"
 
 
 def test_a_bundle_brings_its_tokenizer_and_template(transload, talking, export, with_package):

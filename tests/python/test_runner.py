@@ -104,6 +104,7 @@ def test_sampling_is_reproducible_and_keeps_to_the_candidates():
     assert draws[0] == draws[1] and set(draws[0]) == {0, 1, 2, 3}
     assert {Sampler(1.0, top_k=2, seed=s).choose(logits) for s in range(200)} == {0, 1}
     assert {Sampler(1.0, top_p=0.7, seed=s).choose(logits) for s in range(200)} == {0, 1}
+    assert {Sampler(1.0, min_p=0.4, seed=s).choose(logits) for s in range(200)} == {0, 1}
     assert {Sampler(0.01, seed=s).choose(logits) for s in range(50)} == {0}
     share = np.mean([Sampler(1.0, seed=s).choose(logits) == 0 for s in range(2000)])
     assert abs(share - 0.5) < 0.05
@@ -198,6 +199,10 @@ def _remove(*path):
     (_change("steps", 0, "caches", 0, "rule", to="append"), "cache 0: rule does not match: got 'append'"),
     (_change("steps", 0, "caches", 1, "layer", to=5), "cache layers out of order: got 5, expected 1"),
     (_change("steps", 0, "caches", 0, "mask_group", to="full"), "cache 0: mask group does not match: got 'full'"),
+    (_change("steps", 0, "caches", 1, "model_layer", to=9), "cache 1: layer of the model does not match: got 9, expected 1"),
+    (_change("steps", 1, "caches", 0, "kv_heads", to=3),
+     "cache 0: kv_heads differs from that of 'step_q1_c32.onnx': got 3, expected 2"),
+    (_change("layers", "end", to=1), "number of caches does not match: got 2, expected 1"),
     (_change("embedding", to=None), "field 'embedding': missing rows"),
     (_change("embedding", "shape", to=[3, 4]), "field 'embedding.shape': shape does not match: got [3,4]"),
     (_change("embedding", "offset", to=1 << 40), "embedding ends past the end of the file"),

@@ -130,7 +130,7 @@ void expect_products(const std::vector<float>& out, uint64_t m, uint64_t outputs
   }
 }
 
-constexpr uint64_t kTokenCounts[] = {1, 2, 5, 17, 130};
+constexpr uint64_t kTokenCounts[] = {1, 2, 3, 4, 5, 17, 130};
 
 class Products : public testing::TestWithParam<DType> {
  protected:

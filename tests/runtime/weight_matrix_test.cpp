@@ -139,7 +139,8 @@ TEST(WeightStore, ReadsColumnsOfWholeBlocksInPlace) {
   expect_matrix(reshape(stored.tensor(DType::bf16, {6, 10}, 64), {60}), DType::bf16);
   expect_matrix(reshape(stored.tensor(DType::bf16, {6, 10}, 64), {2, 3, 10}), DType::bf16);
   expect_matrix(reshape(stored.tensor(DType::q8_0, {3, 64}, 64), {6, 32}), DType::q8_0);
-  // Rows that no whole number of blocks fills.
+  // Rows that no whole number of blocks fills, or that begin inside a block.
+  expect_matrix(slice(reshape(cast(stored.tensor(DType::q8_0, {6, 128}, 64), DType::f32), {16, 48}), 1, 0, 32), std::nullopt);
   expect_matrix(slice(cast(stored.tensor(DType::q8_0, {6, 128}, 64), DType::f32), 1, 16, 80), std::nullopt);
   expect_matrix(reshape(stored.tensor(DType::q8_0, {6, 32}, 64), {12, 16}), std::nullopt);
 }
