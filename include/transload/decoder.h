@@ -26,6 +26,14 @@ struct DecoderInfo {
 // `logits`: [vocab] fp32, valid during the call; row of the token at `position`.
 using LogitsSink = std::function<void(uint64_t position, std::span<const float> logits)>;
 
+// A token and its logit.
+struct ScoredToken {
+  int32_t id = 0;
+  float logit = 0;
+};
+// The `count` largest logits, best first; of equal ones the lower id first. Fewer when the vocabulary is smaller.
+std::vector<ScoredToken> top_logits(std::span<const float> logits, uint32_t count);
+
 class Decoder {
  public:
   virtual ~Decoder() = default;

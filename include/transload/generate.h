@@ -37,6 +37,7 @@ struct GenerateOptions {
   SamplingOptions sampling;
   uint32_t max_new_tokens = 128;
   std::vector<int64_t> stop_tokens;  // generation ends after any of them
+  uint32_t top_logits = 0;           // best tokens to note at each step, before sampling
 };
 
 enum class FinishReason : uint8_t { length, stop, context };
@@ -46,6 +47,8 @@ struct GenerateSummary {
   uint64_t prompt_tokens = 0;
   std::vector<int32_t> tokens;        // without the stop token
   std::optional<int32_t> stop_token;  // the one that ended it
+  // For each token chosen, the stop token too: what GenerateOptions::top_logits asks for.
+  std::vector<std::vector<ScoredToken>> top_logits;
   FinishReason finish = FinishReason::length;
   double prompt_seconds = 0;
   double decode_seconds = 0;  // of the tokens after the first, which comes from the prompt's own call

@@ -86,22 +86,24 @@ struct VerifyReport {
   std::string checkpoint;  // empty: only digests and structure were verified
   std::string golden;
   std::string family;
-  std::string precision;     // row of the tolerance table, e.g. "weights f16, compute f32"
-  double tolerance = 0;      // largest relative error
-  double sqnr_floor_db = 0;  // least SQNR; 0 when the tolerance was given by the caller
+  std::string precision;      // row of the tolerance table, e.g. "weights f16, compute f32"
+  double tolerance = 0;       // largest relative error
+  double sqnr_floor_db = 0;   // least SQNR; 0 when the tolerance was given by the caller
+  std::string widest_tensor;  // the ill-conditioned value that was granted most beyond the tolerance, and how much; or empty
+  double widest_tolerance = 0;
   uint64_t digests_checked = 0;
   uint64_t bytes_hashed = 0;
   uint64_t graphs = 0;
   std::vector<std::string> graphs_not_run;
   uint64_t prompt_tokens = 0;
-  uint64_t tokens = 0;            // compared in all
-  uint64_t values_compared = 0;   // values of graphs, one for each name and call
-  std::string worst_tensor;       // the value nearest to the tolerance, and how near
+  uint64_t tokens = 0;           // compared in all
+  uint64_t values_compared = 0;  // values of graphs, one for each name and call
+  std::string worst_tensor;      // the value nearest to the tolerance, and how near
   double worst_relative = 0;
   std::string noisiest_tensor;  // the value of the least SQNR
   double least_sqnr_db = 0;
-  bool has_windows = false;       // some layer slides
-  bool wrapped = false;           // every window was crossed
+  bool has_windows = false;        // some layer slides
+  bool wrapped = false;            // every window was crossed
   std::vector<std::string> notes;  // what a reader should know: files without digest, windows not crossed, other GELU forms
   VerifyForecast forecast;
   uint64_t peak_memory = 0;

@@ -13,6 +13,7 @@ struct EvalArguments {
   std::string path;
   std::string ids;
   std::string config;
+  std::string save;
   bool json = false;
   bool quiet = false;
   DecoderOptions decoder;
@@ -25,6 +26,7 @@ int run_eval(EvalArguments& arguments) {
   const std::unique_ptr<Decoder> decoder = open_decoder(arguments.path, arguments.decoder);
   arguments.evaluate.progress = make_token_progress("reading", arguments.quiet);
   const Evaluation found = evaluate(*decoder, ids, arguments.evaluate);
+  if (!arguments.save.empty()) save_evaluation(arguments.save, ids, found);
   if (arguments.json) {
     fmt::print("{}\n", evaluation_json(found, *decoder, peak_memory_bytes()));
     return 0;
@@ -64,6 +66,16 @@ void add_eval(CLI::App& app, std::vector<Command>& commands) {
       ->check(whole_number())
       ->check(CLI::Range(1, 1 << 30).description(""))
       ->type_name("C");
+  command
+      ->add_option("--save", arguments->save,
+                   "write tokens and nll as .safetensors, with --top also each row's best tokens; replaces an older file")
+      ->type_name("FILE")
+      ->check(not_empty());
+  command->add_option("--top", arguments->evaluate.top, "best next tokens to save of every row")
+      ->check(whole_number())
+      ->check(CLI::Range(1, 1 << 20).description(""))
+      ->type_name("K")
+      ->needs("--save");
   command->add_option("--threads", arguments->decoder.threads, "threads (default: one per core, at most 8)")
       ->check(whole_number())
       ->check(CLI::Range(1, 256).description(""))

@@ -288,6 +288,11 @@ void add_run(CLI::App& app, std::vector<Command>& commands) {
       ->type_name("FILE")
       ->check(not_empty())
       ->group(running);
+  command->add_option("--top-logits", generation.top_logits, "with --json: the K best tokens of each step and their logits")
+      ->check(whole_number())
+      ->check(CLI::Range(1, 1 << 20).description(""))
+      ->type_name("K")
+      ->group(running);
   command->add_flag("--json", arguments->json, "print one JSON object for each prompt")->group(running);
   command->add_flag("--stats", arguments->stats, "print speed and memory on standard error")->group(running);
   command->add_flag("--quiet", arguments->quiet, "no messages on standard error but errors and --stats")->group(running);

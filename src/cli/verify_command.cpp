@@ -1,6 +1,4 @@
 // transload verify: holds a written bundle against its digests and, with a checkpoint, against what the checkpoint computes.
-#include "transload/verify.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,6 +9,7 @@
 #include "cli/command.h"
 #include "transload/error.h"
 #include "transload/evaluate.h"
+#include "transload/verify.h"
 
 namespace transload::cli {
 namespace {
@@ -61,7 +60,6 @@ int run_verify(VerifyArguments& arguments) {
   if (!arguments.config.empty()) options.config = arguments.config;
   if (!arguments.golden.empty()) options.golden = arguments.golden;
   if (!arguments.tokens.empty()) options.prompt = read_token_file(arguments.tokens);
-  if (!arguments.prompt_ids.empty()) options.prompt = parse_ids(arguments.prompt_ids);
   options.hash_progress = make_progress("hashing", arguments.quiet);
   options.run_progress = make_token_progress("comparing", arguments.quiet);
   if (!arguments.quiet) options.on_forecast = print_forecast;
@@ -126,7 +124,8 @@ void add_verify(CLI::App& app, std::vector<Command>& commands) {
       ->excludes(ids);
   command
       ->add_option_function<uint32_t>(
-          "--steps", [&options](uint32_t steps) { options.steps = steps; }, "decode steps of one token after the prompt (default: 8)")
+          "--steps", [&options](uint32_t steps) { options.steps = steps; },
+          "decode steps of one token after the prompt (default: 8)")
       ->check(whole_number())
       ->check(CLI::Range(0, 1 << 30).description(""))
       ->type_name("N");
@@ -145,6 +144,9 @@ void add_verify(CLI::App& app, std::vector<Command>& commands) {
       ->type_name("N");
   command->add_flag("--json", arguments->json, "print the report as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress and no forecast");
+  command->final_callback([arguments] {
+    if (!arguments->prompt_ids.empty()) arguments->options.prompt = parse_ids(arguments->prompt_ids);
+  });
   commands.push_back({command, [arguments] { return run_verify(*arguments); }});
 }
 

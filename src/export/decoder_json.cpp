@@ -45,6 +45,15 @@ std::string generate_json(const GenerateSummary& summary, std::span<const int32_
                    {"prompt_tokens_per_second", number_or_null(prompt_rate > 0, prompt_rate)},
                    {"decode_seconds", summary.decode_seconds},
                    {"tokens_per_second", number_or_null(rate > 0, rate)}};
+  if (!summary.top_logits.empty()) {
+    Json::Array steps;
+    for (const std::vector<ScoredToken>& best : summary.top_logits) {
+      Json::Array row;
+      for (const ScoredToken& token : best) row.push_back(Json::Array{token.id, static_cast<double>(token.logit)});
+      steps.push_back(std::move(row));
+    }
+    out.emplace_back("top_logits", std::move(steps));
+  }
   add_decoder(out, decoder, peak_memory_bytes);
   return write_json(out, 0);
 }

@@ -12,13 +12,13 @@
 namespace transload {
 namespace {
 
-// -log softmax(logits)[token]. The terms are fp32, good to 1e-7 of the result; their sum is double, since a large vocabulary
-// would lose digits.
-double nll_of(std::span<const float> logits, int32_t token) {
+// log(sum(exp(logits))). The terms are fp32, good to 1e-7 of the result; their sum is double, since a large vocabulary would lose
+// digits.
+double logsumexp_of(std::span<const float> logits) {
   const float best = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) sum += static_cast<double>(std::exp(logit - best));
-  return static_cast<double>(best) + std::log(sum) - static_cast<double>(logits[static_cast<size_t>(token)]);
+  return static_cast<double>(best) + std::log(sum);
 }
 
 void require_ids(std::span<const int32_t> ids, uint32_t vocab_size) {
@@ -45,13 +45,19 @@ Evaluation evaluate(Decoder& decoder, std::span<const int32_t> ids, const Evalua
   for (uint64_t begin = 0; begin < ids.size(); begin += chunk) {
     const std::span<const int32_t> piece = ids.subspan(begin, std::min<uint64_t>(chunk, ids.size() - begin));
     ++out.chunks;
-    if (piece.size() < 2) break;
+    if (piece.size() < 2 && options.top == 0) break;
     decoder.reset();
-    // Nothing in the piece follows its last token, so that one is not read.
+    // Nothing in the piece follows its last token, so only what it would say next is a reason to read it.
     decoder.read(
-        piece.first(piece.size() - 1),
+        piece.first(options.top > 0 ? piece.size() : piece.size() - 1),
         [&](uint64_t position, std::span<const float> logits) {
-          const double nll = nll_of(logits, piece[position + 1]);
+          const double logsumexp = logsumexp_of(logits);
+          if (options.top > 0) {
+            out.top_logits.push_back(top_logits(logits, options.top));
+            out.logsumexp.push_back(static_cast<float>(logsumexp));
+          }
+          if (position + 1 == piece.size()) return;
+          const double nll = logsumexp - static_cast<double>(logits[static_cast<size_t>(piece[position + 1])]);
           if (!std::isfinite(nll)) {
             throw Error(ErrorCode::numeric_fault,
                         fmt::format("logits at position {} of chunk {}: got a negative log likelihood of "

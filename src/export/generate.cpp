@@ -37,7 +37,10 @@ GenerateSummary generate(Decoder& decoder, std::span<const int32_t> prompt, cons
   GenerateSummary summary;
   summary.prompt_tokens = prompt.size();
   int32_t token = 0;
-  const auto sink = [&](uint64_t, std::span<const float> logits) { token = sampler.choose(logits); };
+  const auto sink = [&](uint64_t, std::span<const float> logits) {
+    token = sampler.choose(logits);
+    if (options.top_logits > 0) summary.top_logits.push_back(top_logits(logits, options.top_logits));
+  };
   Clock::time_point start = Clock::now();
   decoder.read(prompt, sink);
   summary.prompt_seconds = std::chrono::duration<double>(Clock::now() - start).count();

@@ -37,8 +37,8 @@ VerifyPrecision precision_of(const BundleContract& contract, const Checkpoint& c
   bool exact = is_half(checkpoint, model.embedding) && is_half(checkpoint, model.head);
   for (const Layer& layer : model.layers) {
     const Attention& attention = layer.attention;
-    for (const Linear* linear : {&attention.q, &attention.k, &attention.v, &attention.o, &layer.mlp.gate, &layer.mlp.up,
-                                 &layer.mlp.down}) {
+    for (const Linear* linear :
+         {&attention.q, &attention.k, &attention.v, &attention.o, &layer.mlp.gate, &layer.mlp.up, &layer.mlp.down}) {
       exact = exact && is_half(checkpoint, linear->weight);
     }
     if (attention.head_gate) exact = exact && is_half(checkpoint, attention.head_gate->weight);
@@ -62,12 +62,37 @@ void check_tokens(const std::vector<int32_t>& tokens, uint32_t vocab) {
   }
 }
 
+// The model with every norm weight moved up or down by `disturbance`, relative: small rounding, wherever it matters most.
+DecoderModel disturbed_model(const DecoderModel& model, WeightStore& store, double disturbance) {
+  DecoderModel out = model;
+  uint64_t index = 0;
+  const auto disturb = [&](Norm& norm) {
+    std::vector<float> values = store.values(norm.weight);
+    for (float& value : values) {
+      const double sign = pseudo_random_token(index++, 2) == 0 ? -1 : 1;
+      value = static_cast<float>(value * (1 + sign * disturbance));
+    }
+    norm.weight = constant(norm.weight.shape(), std::move(values));
+  };
+  for (Layer& layer : out.layers) {
+    disturb(layer.input_norm);
+    disturb(layer.mlp_norm);
+    for (std::optional<Norm>* norm :
+         {&layer.attention.q_norm, &layer.attention.k_norm, &layer.post_attention_norm, &layer.post_mlp_norm}) {
+      if (*norm) disturb(**norm);
+    }
+  }
+  disturb(out.final_norm);
+  return out;
+}
+
 // The bundle's graphs with a GELU of another form than the model's are not what the model computes, by request.
 void note_gelu(const Manifest& manifest, const DecoderModel& model, VerifyReport& report) {
   const bool has_gelu = std::any_of(model.layers.begin(), model.layers.end(),
                                     [](const Layer& layer) { return layer.mlp.activation != Activation::silu; });
   if (has_gelu && manifest.gelu != "model") {
-    report.notes.push_back(fmt::format("the bundle was exported with --gelu {}: it may differ from the model by that", manifest.gelu));
+    report.notes.push_back(
+        fmt::format("the bundle was exported with --gelu {}: it may differ from the model by that", manifest.gelu));
   }
 }
 
@@ -154,7 +179,7 @@ class Verification {
     note_gelu(manifest_, model, report_);
     const VerifyPrecision precision = precision_of(contract_, checkpoint, model);
     report_.precision = precision_name(precision);
-    tolerance_ = options_.tolerance ? Tolerance{*options_.tolerance, 0} : default_tolerance(precision);
+    tolerance_ = options_.tolerance ? Tolerance{*options_.tolerance, 0, 0} : default_tolerance(precision);
     report_.tolerance = tolerance_.relative;
     report_.sqnr_floor_db = tolerance_.sqnr_floor_db;
 
@@ -209,9 +234,8 @@ class Verification {
 
   // Enough tokens for medians: the prompt's first, then pseudo-random ones.
   std::vector<int32_t> scale_tokens(const DecoderModel& model) const {
-    constexpr uint64_t kTokens = 32;
     std::vector<int32_t> tokens;
-    for (uint64_t i = 0; i < std::min<uint64_t>(kTokens, model.max_positions); ++i) {
+    for (uint64_t i = 0; i < std::min<uint64_t>(kScaleTokens, model.max_positions); ++i) {
       tokens.push_back(i < given_.size() ? given_[i] : pseudo_random_token(i, model.vocab_size));
     }
     return tokens;
@@ -226,7 +250,11 @@ class Verification {
       if (failed_with(std::move(check.failure))) return;
     }
     Lockstep lockstep(runner, reference, graphs_, tolerance_);
-    lockstep.learn_scales(scale_tokens(slice));
+    {
+      const DecoderModel near = disturbed_model(slice, checkpoint_store, tolerance_.disturbance);
+      Reference disturbed(near, checkpoint_store, pool_);
+      lockstep.learn_scales(scale_tokens(slice), disturbed);
+    }
     TokenSource source(given_, contract_.vocab_size);
     uint64_t done = 0;
     for (const ScheduledCall& call : schedule.calls) {

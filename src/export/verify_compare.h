@@ -67,9 +67,14 @@ Closeness row_closeness(std::span<const float> got, std::span<const float> expec
 struct Tolerance {
   double relative = 0;
   double sqnr_floor_db = 0;  // 0: not asked for
+  // Relative disturbance of norm weights that shows which values are ill-conditioned; 0: none are granted more.
+  double disturbance = 0;
   bool holds(const Closeness& closeness) const;
   bool holds(const Difference& difference) const { return holds(closeness_of(difference)); }
 };
+
+// For a value that moved by `moved` when the norms were disturbed: several times that, where it is more than `tolerance`.
+Tolerance widened(const Tolerance& tolerance, const Closeness& moved);
 
 // "got 1.25, expected 0.5 at element 7: relative error 3.1e-02 (at most 1e-04), SQNR 31.2 dB (at least 80)"
 std::string difference_text(const Closeness& closeness, const Tolerance& tolerance, double got, double expected,

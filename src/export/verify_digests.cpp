@@ -193,8 +193,7 @@ Manifest read_manifest(const std::filesystem::path& bundle) {
   }
   const std::string format = text(json, "", "format");
   if (format != "transload-manifest") {
-    fault(ErrorCode::config_unsupported, "format",
-          fmt::format("got '{}', expected 'transload-manifest'", printable(format, 60)));
+    fault(ErrorCode::config_unsupported, "format", fmt::format("got '{}', expected 'transload-manifest'", printable(format, 60)));
   }
   const uint64_t version = count(json, "", "version");
   if (version != 1) fault(ErrorCode::config_unsupported, "version", fmt::format("got {}, expected 1", version));

@@ -58,17 +58,22 @@ EmbeddingCheck compare_embedding(const BundleRunner& runner, const DecoderModel&
       VerifyFailure failure;
       failure.tensor = tensor_at(manifest, place);
       failure.file = place.file;
-      failure.what = fmt::format("embedding row of token {}: {}", first + i / table.columns,
-                                 difference_text(closeness_of(check.difference), tolerance, got[i], expected[i], i % table.columns));
+      failure.what =
+          fmt::format("embedding row of token {}: {}", first + i / table.columns,
+                      difference_text(closeness_of(check.difference), tolerance, got[i], expected[i], i % table.columns));
       check.failure = std::move(failure);
       return false;
     }
     return true;
   });
   if (!check.failure) {
-    check.failure = VerifyFailure{tensor_at(manifest, place), {}, {}, place.file, {},
-                                  fmt::format("embedding rows: SQNR {:.1f} dB (at least {:.0f})", check.difference.sqnr_db,
-                                              tolerance.sqnr_floor_db)};
+    check.failure = VerifyFailure{
+        tensor_at(manifest, place),
+        {},
+        {},
+        place.file,
+        {},
+        fmt::format("embedding rows: SQNR {:.1f} dB (at least {:.0f})", check.difference.sqnr_db, tolerance.sqnr_floor_db)};
   }
   return check;
 }

@@ -97,8 +97,12 @@ VerifyForecast forecast_memory(const BundleContract& contract, const std::vector
   for (const ScheduledCall& call : schedule.calls) {
     const auto index = static_cast<size_t>(call.step - contract.steps.data());
     const ValueBytes bytes = value_bytes(graphs[index], contract.compute == DType::f16);
-    // Logits exist in the reference, its tap, the rows compared, and the call's output; taps once, beside the reference's buffers.
+    // Logits exist in the reference, its tap, the rows compared, and the call's output; taps once, beside the reference's
+    // buffers.
     forecast.activations = std::max(forecast.activations, bytes.peak + bytes.taps + bytes.taps / 4 + 4 * bytes.logits);
+    const uint64_t query = call.step->contract.query;
+    const uint64_t vocab_rows = contract.head ? kScaleTokens * contract.vocab_size * kFloatBytes : 0;
+    forecast.activations = std::max(forecast.activations, (bytes.taps + bytes.taps / 4) * kScaleTokens / query + 3 * vocab_rows);
     uint64_t cache = 0;
     for (const CacheLayer& layer : call.step->contract.caches) {
       const uint64_t entry = uint64_t{2} * layer.kv_heads * layer.head_dim;

@@ -22,7 +22,8 @@ constexpr uint32_t kBlockTokens = 128;
 
 class GoldenFile {
  public:
-  explicit GoldenFile(const std::filesystem::path& path) : header_(read_safetensors(InputFile::open(path))), name_(path.filename()) {}
+  explicit GoldenFile(const std::filesystem::path& path)
+      : header_(read_safetensors(InputFile::open(path))), name_(path.filename()) {}
 
   const TensorInfo* find(std::string_view name) const {
     for (const TensorInfo& tensor : header_.tensors) {
@@ -160,7 +161,11 @@ class GoldenComparison {
     for (uint64_t i = 0; i < got.size(); ++i) {
       if (!(std::abs(got[i] - expected[i]) <= std::abs(got[worst] - expected[worst]))) worst = i;
     }
-    failure = VerifyFailure{name, layer, position, golden_.path.filename().string(), {},
+    failure = VerifyFailure{name,
+                            layer,
+                            position,
+                            golden_.path.filename().string(),
+                            {},
                             "reference and golden file differ: " +
                                 difference_text(closeness_of(difference), tolerance, got[worst], expected[worst], worst)};
   }
@@ -177,7 +182,8 @@ Golden read_golden(const std::filesystem::path& path, const DecoderModel& model)
   Golden golden;
   golden.path = std::filesystem::is_directory(path) ? path / kGoldenFile : path;
   if (!std::filesystem::exists(golden.path)) {
-    throw Error(ErrorCode::file_missing, "golden file: got no such file, expected a .safetensors", {golden.path.string(), {}, {}});
+    throw Error(ErrorCode::file_missing, "golden file: got no such file, expected a .safetensors",
+                {golden.path.string(), {}, {}});
   }
   const GoldenFile file(golden.path);
   const TensorInfo& tokens = file.require("tokens");

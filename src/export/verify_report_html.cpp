@@ -121,8 +121,8 @@ std::string marker(size_t series, double x, double y) {
   if (series == 1) {
     return fmt::format("<rect class=\"dot\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"6.5\" height=\"6.5\"/>", x - 3.25, y - 3.25);
   }
-  return fmt::format("<polygon class=\"dot\" points=\"{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}\"/>", x, y - 4.5, x - 4.5, y + 3.5,
-                     x + 4.5, y + 3.5);
+  return fmt::format("<polygon class=\"dot\" points=\"{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}\"/>", x, y - 4.5, x - 4.5,
+                     y + 3.5, x + 4.5, y + 3.5);
 }
 
 std::string axes(const Plot& plot, const LogScale& scale) {
@@ -137,8 +137,8 @@ std::string axes(const Plot& plot, const LogScale& scale) {
     out += fmt::format("<text class=\"tick\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", x_at(plot, i),
                        kHeight - kBottom + 18, plot.x[i]);
   }
-  return out + fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>", (kLeft + kWidth - kRight) / 2,
-                           kHeight - 6, escaped(plot.x_name));
+  return out + fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                           (kLeft + kWidth - kRight) / 2, kHeight - 6, escaped(plot.x_name));
 }
 
 std::string plot_html(const Plot& plot) {
@@ -147,8 +147,8 @@ std::string plot_html(const Plot& plot) {
   for (const Series& series : plot.series) {
     for (const double value : series.values) worst = std::max(worst, value);
   }
-  const std::string description =
-      fmt::format("Relative error, logarithmic, against {}. Largest {}; tolerance {:.0e}.", plot.x_name, error_text(worst), plot.limit);
+  const std::string description = fmt::format("Relative error, logarithmic, against {}. Largest {}; tolerance {:.0e}.",
+                                              plot.x_name, error_text(worst), plot.limit);
   std::string out = fmt::format("<h2>{}</h2>\n<p class=\"key\">", escaped(plot.title));
   for (size_t s = 0; s < plot.series.size(); ++s) {
     out += fmt::format("<span class=\"s{}\"><svg viewBox=\"0 0 20 14\" aria-hidden=\"true\">{}</svg> {}</span>", s,
@@ -168,7 +168,8 @@ std::string plot_html(const Plot& plot) {
     out += fmt::format("<g class=\"s{}\"><path d=\"{}\"/>{}</g>", s, path, dots);
   }
   const double limit = scale.y(plot.limit);
-  out += fmt::format("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>", kLeft, kWidth - kRight, limit);
+  out +=
+      fmt::format("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>", kLeft, kWidth - kRight, limit);
   out += fmt::format("<text class=\"limit-text\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">tolerance {:.0e}</text>",
                      kWidth - kRight - 4, limit > kTop + 14 ? limit - 5 : limit + 14, plot.limit);
   return out + "</svg>\n";
@@ -186,7 +187,8 @@ Plot layers_plot(const std::string& title, const std::vector<LayerResult>& layer
 }
 
 Plot steps_plot(const VerifyReport& report) {
-  Plot plot{"Error by call", "position of the call's first token", {}, {{"worst layer output", {}}, {"head", {}}}, report.tolerance};
+  Plot plot{
+      "Error by call", "position of the call's first token", {}, {{"worst layer output", {}}, {"head", {}}}, report.tolerance};
   for (const StepResult& step : report.steps) {
     plot.x.push_back(step.position);
     const auto worst = std::max_element(step.layer_relative.begin(), step.layer_relative.end());
@@ -218,7 +220,8 @@ std::string layers_table(const std::vector<LayerResult>& layers) {
 
 std::string head_table(const HeadResult& head) {
   return "<h2>Logits</h2>\n<div class=\"wide\"><table><thead>" +
-         row({"rows", "max abs", "relative", "SQNR dB", "cosine", "KL at most", "KL mean", "best token equal", "top 5 shared"}, "th") +
+         row({"rows", "max abs", "relative", "SQNR dB", "cosine", "KL at most", "KL mean", "best token equal", "top 5 shared"},
+             "th") +
          "</thead><tbody>\n" +
          row({std::to_string(head.rows), error_text(head.logits.max_abs), error_text(head.logits.relative()),
               decibel_text(head.logits.sqnr_db), fmt::format("{:.8f}", head.logits.cosine), error_text(head.max_kl),
@@ -246,19 +249,22 @@ std::string facts(const VerifyReport& report) {
                                          error_text(report.embedding->relative())));
   }
   if (report.forecast.total() > 0) {
-    out += fact("Memory", fmt::format("{:.2f} GB forecast, {:.2f} GB measured", static_cast<double>(report.forecast.total()) / 1e9,
-                                      static_cast<double>(report.peak_memory) / 1e9));
+    out +=
+        fact("Memory", fmt::format("{:.2f} GB forecast, {:.2f} GB measured", static_cast<double>(report.forecast.total()) / 1e9,
+                                   static_cast<double>(report.peak_memory) / 1e9));
   }
   out += fact("Time", fmt::format("{:.1f} s", report.seconds));
   return out + "</tbody></table>\n";
 }
 
 std::string verdict_html(const VerifyReport& report) {
-  std::string out = fmt::format("<div class=\"verdict{}\"><h1>{}</h1>\n", report.passed() ? "" : " failed", escaped(verdict_of(report)));
+  std::string out =
+      fmt::format("<div class=\"verdict{}\"><h1>{}</h1>\n", report.passed() ? "" : " failed", escaped(verdict_of(report)));
   if (report.failure) {
     out += fmt::format("<p>{}</p>\n", escaped(report.failure->what));
     if (!report.failure->weights.empty()) {
-      out += fmt::format("<p>Weights read since the last values that agree: {}</p>\n", escaped(list_text(report.failure->weights)));
+      out +=
+          fmt::format("<p>Weights read since the last values that agree: {}</p>\n", escaped(list_text(report.failure->weights)));
     }
   }
   return out + "</div>\n";
@@ -295,7 +301,8 @@ std::string verify_report_html(const VerifyReport& report) {
   if (!report.steps.empty()) out += plot_html(steps_plot(report)) + steps_table(report);
   if (report.head) out += head_table(*report.head);
   if (report.golden_head) {
-    out += plot_html(layers_plot("Reference against the golden file, by layer", report.golden_layers, golden_tolerance().relative));
+    out +=
+        plot_html(layers_plot("Reference against the golden file, by layer", report.golden_layers, golden_tolerance().relative));
     out += layers_table(report.golden_layers) + head_table(*report.golden_head);
   }
   return out + "</body>\n</html>\n";

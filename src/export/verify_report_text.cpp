@@ -43,7 +43,9 @@ std::string verdict_text(const VerifyReport& report) {
 
 std::string error_text(double value) { return value == 0 ? "0" : fmt::format("{:.2e}", value); }
 
-std::string decibel_text(double value) { return std::isfinite(value) ? fmt::format("{:.1f}", value) : value > 0 ? "equal" : "-inf"; }
+std::string decibel_text(double value) {
+  return std::isfinite(value) ? fmt::format("{:.1f}", value) : value > 0 ? "equal" : "-inf";
+}
 
 std::string list_text(const std::vector<std::string>& items) {
   constexpr size_t kMost = 6;
@@ -67,8 +69,11 @@ std::string verdict_of(const VerifyReport& report) {
 }
 
 std::string tolerance_text(const VerifyReport& report) {
-  std::string out = fmt::format("{}: relative error at most {:.0e}", report.precision, report.tolerance);
+  std::string out = fmt::format("{}: relative error at most {:.1e}", report.precision, report.tolerance);
   if (report.sqnr_floor_db > 0) out += fmt::format(", SQNR at least {:.0f} dB", report.sqnr_floor_db);
+  if (!report.widest_tensor.empty()) {
+    out += fmt::format("; more for ill-conditioned values, most {:.1e} for '{}'", report.widest_tolerance, report.widest_tensor);
+  }
   return out;
 }
 

@@ -106,6 +106,7 @@ Lockstep::Lockstep(BundleRunner& runner, Reference& reference, const std::vector
     : runner_(runner), reference_(reference), graphs_(graphs), tolerance_(tolerance) {
   const StepContract& step = runner.contract().steps.front().contract;
   first_layer_ = step.first_layer;
+  unknown_.tolerance = tolerance;
   const size_t count = step.caches.size();
   keys_.resize(count);
   values_.resize(count);
@@ -117,19 +118,45 @@ Lockstep::Lockstep(BundleRunner& runner, Reference& reference, const std::vector
   }
 }
 
-void Lockstep::learn_scales(std::span<const int32_t> tokens) {
-  std::unordered_map<std::string, std::vector<TypicalRow>> rows_of;
+const Lockstep::Usual& Lockstep::usual(const std::string& tap) const {
+  const auto found = usual_.find(tap);
+  return found == usual_.end() ? unknown_ : found->second;
+}
+
+void Lockstep::learn_scales(std::span<const int32_t> tokens, Reference& disturbed) {
+  TapRecord plain;
   ReferenceSinks sinks;
   sinks.every_row = true;
-  sinks.tap = [&](std::string_view name, uint64_t, uint64_t rows, std::span<const float> values) {
-    const uint64_t width = values.size() / rows;
-    std::vector<TypicalRow>& measured = rows_of[std::string(name)];
-    for (uint64_t row = 0; row < rows; ++row) measured.push_back(measure_row(values.subspan(row * width, width)));
-  };
   if (runner_.contract().head) sinks.logits = [](uint64_t, std::span<const float>) {};
-  reference_.read(tokens, sinks, static_cast<uint32_t>(tokens.size()));
+  sinks.tap = [&](std::string_view name, uint64_t position, uint64_t rows, std::span<const float> values) {
+    plain.add(name, position, rows, values);
+  };
+  const auto block = static_cast<uint32_t>(tokens.size());
+  reference_.read(tokens, sinks, block);
   reference_.reset();
-  for (auto& [name, rows] : rows_of) typical_[name] = typical_row(std::move(rows));
+
+  sinks.tap = [&](std::string_view name, uint64_t, uint64_t rows, std::span<const float> values) {
+    const std::span<const float> expected = plain.find(std::string(name))->values;
+    const uint64_t width = values.size() / rows;
+    const auto row_of = [&](std::span<const float> all, uint64_t row) { return all.subspan(row * width, width); };
+    std::vector<TypicalRow> measured;
+    for (uint64_t row = 0; row < rows; ++row) measured.push_back(measure_row(row_of(expected, row)));
+    Usual& found = usual_[std::string(name)];
+    found.row = typical_row(std::move(measured));
+    Closeness moved;
+    moved.sqnr_db = std::numeric_limits<double>::infinity();
+    for (uint64_t row = 0; row < rows; ++row) {
+      const Closeness one = row_closeness(row_of(values, row), row_of(expected, row), found.row);
+      moved.relative = std::max(moved.relative, one.relative);
+      moved.sqnr_db = std::min(moved.sqnr_db, one.sqnr_db);
+    }
+    found.tolerance = widened(tolerance_, moved);
+    if (found.tolerance.relative > std::max(tolerance_.relative, widest_tolerance_)) {
+      widest_tolerance_ = found.tolerance.relative;
+      widest_tensor_ = name;
+    }
+  };
+  disturbed.read(tokens, sinks, block);
 }
 
 void Lockstep::read_reference(std::span<const int32_t> tokens) {
@@ -191,30 +218,30 @@ void Lockstep::observe(CallState& state, const Value& value, std::span<const flo
                             position, expected->count(), expected->width, expected->first_position),
                 {state.result.file, value.name, {}});
   }
-  const std::span<const float> expected_rows(
-      expected->values.data() + (position - expected->first_position) * rows.width, rows.count * rows.width);
+  const std::span<const float> expected_rows(expected->values.data() + (position - expected->first_position) * rows.width,
+                                             rows.count * rows.width);
   DifferenceSum sum;
   sum.add(rows_, expected_rows);
   ++values_compared_;
-  const auto typical = typical_.find(tap);
+  const Usual& known = usual(tap);
   double worst = 0;
   for (uint64_t row = 0; row < rows.count; ++row) {
     const auto got = std::span<const float>(rows_).subspan(row * rows.width, rows.width);
     const auto wanted = expected_rows.subspan(row * rows.width, rows.width);
-    const Closeness closeness = row_closeness(got, wanted, typical == typical_.end() ? TypicalRow{} : typical->second);
+    const Closeness closeness = row_closeness(got, wanted, known.row);
     worst = std::max(worst, closeness.relative);
     if (closeness.sqnr_db < least_sqnr_db_) {
       least_sqnr_db_ = closeness.sqnr_db;
       noisiest_tensor_ = value.name;
     }
-    if (failure_ || tolerance_.holds(closeness)) continue;
+    if (failure_ || known.tolerance.holds(closeness)) continue;
     const uint64_t element = worst_element(got, wanted);
     failure_ = VerifyFailure{value.name,
                              layer_of_value(value.name),
                              position + row,
                              state.result.file,
                              weights_before(state, value),
-                             difference_text(closeness, tolerance_, got[element], wanted[element], element)};
+                             difference_text(closeness, known.tolerance, got[element], wanted[element], element)};
   }
   if (worst > worst_relative_) {
     worst_relative_ = worst;
@@ -288,8 +315,8 @@ void Lockstep::require_values(const CallState& state) const {
   if (!padded) needed.emplace_back(runner_.contract().head ? "logits" : "hidden");
   std::vector<std::string> missing;
   for (const std::string& name : needed) {
-    const bool there = std::any_of(state.compared.begin(), state.compared.end(),
-                                   [&](ValueId id) { return graph.value(id).name == name; });
+    const bool there =
+        std::any_of(state.compared.begin(), state.compared.end(), [&](ValueId id) { return graph.value(id).name == name; });
     if (!there) missing.push_back(fmt::format("'{}'", name));
   }
   if (!missing.empty()) {
@@ -343,15 +370,19 @@ void Lockstep::compare_caches() {
       const TokenRows rows = token_major({1, tensor->shape[0], tensor->shape[1], tensor->shape[2]}, stored, count, count, rows_);
       const std::span<const float> expected(all->data() + entries.first * rows.width, rows_.size());
       ++values_compared_;
+      const Usual& known = usual(fmt::format("{}_new_{}", kind, first_layer_ + i));
       for (uint64_t row = 0; row < rows.count && !failure_; ++row) {
         const auto got = std::span<const float>(rows_).subspan(row * rows.width, rows.width);
         const auto wanted = expected.subspan(row * rows.width, rows.width);
-        const Closeness closeness = row_closeness(got, wanted, typical_[fmt::format("{}_new_{}", kind, first_layer_ + i)]);
-        if (tolerance_.holds(closeness)) continue;
+        const Closeness closeness = row_closeness(got, wanted, known.row);
+        if (known.tolerance.holds(closeness)) continue;
         const uint64_t element = worst_element(got, wanted);
-        failure_ = VerifyFailure{fmt::format("{}_cache_{}", kind, i), first_layer_ + i, entries.first + row,
-                                 steps_.empty() ? std::string() : steps_.back().file, {},
-                                 difference_text(closeness, tolerance_, got[element], wanted[element], element)};
+        failure_ = VerifyFailure{fmt::format("{}_cache_{}", kind, i),
+                                 first_layer_ + i,
+                                 entries.first + row,
+                                 steps_.empty() ? std::string() : steps_.back().file,
+                                 {},
+                                 difference_text(closeness, known.tolerance, got[element], wanted[element], element)};
       }
     }
   }
@@ -359,8 +390,8 @@ void Lockstep::compare_caches() {
 
 void Lockstep::fill(VerifyReport& report) const {
   for (size_t i = 0; i < layers_.size(); ++i) {
-    report.layers.push_back({static_cast<uint32_t>(first_layer_ + i), layers_[i].out.result(), layers_[i].keys.result(),
-                             layers_[i].values.result()});
+    report.layers.push_back(
+        {static_cast<uint32_t>(first_layer_ + i), layers_[i].out.result(), layers_[i].keys.result(), layers_[i].values.result()});
   }
   report.steps = steps_;
   report.values_compared = values_compared_;
@@ -368,6 +399,8 @@ void Lockstep::fill(VerifyReport& report) const {
   report.worst_relative = worst_relative_;
   report.noisiest_tensor = noisiest_tensor_;
   report.least_sqnr_db = least_sqnr_db_;
+  report.widest_tensor = widest_tensor_;
+  report.widest_tolerance = widest_tolerance_;
   if (has_logits_) report.head = head_.result();
   report.failure = failure_;
 }

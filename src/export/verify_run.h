@@ -43,8 +43,9 @@ class Lockstep {
   // must outlive this.
   Lockstep(BundleRunner& runner, Reference& reference, const std::vector<Graph>& graphs, const Tolerance& tolerance);
 
-  // Reads `tokens` with the reference alone, for the usual scale of every value; the reference starts anew after it.
-  void learn_scales(std::span<const int32_t> tokens);
+  // Reads `tokens` with the reference alone, for the usual scale of every value, and with `disturbed`, a reference whose norms
+  // are a little off, for how far each value moves. Both start anew after it.
+  void learn_scales(std::span<const int32_t> tokens, Reference& disturbed);
   // One call of both; throws tensor_missing when the graph lacks a value that has to be compared.
   void call(const ScheduledCall& call, std::span<const int32_t> tokens);
   // What the caches hold in the end against every key and value the reference made.
@@ -76,7 +77,15 @@ class Lockstep {
   Tolerance tolerance_;
   uint32_t first_layer_;
   std::vector<std::vector<size_t>> producers_;  // of each graph: by value, its node plus one, or 0
-  std::unordered_map<std::string, TypicalRow> typical_;  // by the names of taps
+  struct Usual {
+    TypicalRow row;
+    Tolerance tolerance;
+  };
+  const Usual& usual(const std::string& tap) const;
+  std::unordered_map<std::string, Usual> usual_;  // by the names of taps
+  Usual unknown_;
+  std::string widest_tensor_;  // the value that was granted most
+  double widest_tolerance_ = 0;
   TapRecord taps_;
   std::vector<float> rows_;                        // a value in token-major order
   std::vector<std::vector<float>> keys_, values_;  // of each layer of the slice, all positions, token-major

@@ -156,8 +156,9 @@ Schedule make_schedule(const BundleContract& contract, const ScheduleOptions& op
   if (!options.steps && options.prompt_tokens) steps = std::min(steps, capacity > prompt ? capacity - prompt : 0);
   if (prompt == 0) throw Error(ErrorCode::usage, "prompt: got no tokens, expected at least one");
   if (prompt + steps > capacity) {
-    throw Error(ErrorCode::usage, fmt::format("prompt and steps exceed what the bundle holds: got {} and {}, expected at most {} in all",
-                                              prompt, steps, capacity));
+    throw Error(ErrorCode::usage,
+                fmt::format("prompt and steps exceed what the bundle holds: got {} and {}, expected at most {} in all", prompt,
+                            steps, capacity));
   }
   scheduler.read(prompt);
   schedule.prompt_tokens = prompt;

@@ -10,6 +10,9 @@
 
 namespace transload {
 
+// Tokens that the reference reads before the first call, to learn how large values usually are.
+inline constexpr uint64_t kScaleTokens = 16;
+
 struct ScheduledCall {
   const StepFile* step = nullptr;
   uint32_t real = 0;     // tokens read, at most the step's q

@@ -99,8 +99,8 @@ std::optional<VerifyFailure> compare_dimensions(const BundleContract& contract, 
 }
 
 const RopeGroup* find_group(const DecoderModel& model, const std::string& name) {
-  const auto found =
-      std::find_if(model.rope_groups.begin(), model.rope_groups.end(), [&](const RopeGroup& group) { return group.name == name; });
+  const auto found = std::find_if(model.rope_groups.begin(), model.rope_groups.end(),
+                                  [&](const RopeGroup& group) { return group.name == name; });
   return found == model.rope_groups.end() ? nullptr : &*found;
 }
 
