@@ -32,7 +32,7 @@ NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 help:
 	@echo "make build      the command, at build/release/transload"
 	@echo "make test       builds, then runs the C++ and the Python tests"
-	@echo "make demo       exports a real model and generates text; MODEL=smollm2 or MODEL=gemma3"
+	@echo "make demo       exports a real model, verifies it, generates text; MODEL=smollm2 or MODEL=gemma3"
 	@echo "make test-slow  sanitizer builds, fuzzers, kill, full-disk and install tests"
 	@echo "make bench      export against cp, decoding against ONNX Runtime; writes build/bench/export.json and decode.json"
 	@echo "make lint       formatting, layers, sizes"
@@ -100,7 +100,7 @@ bench: build venv
 	$(VENV_PYTHON) bench/export_bench.py --json build/bench/export.json $(BENCH_ARGS)
 	$(VENV_PYTHON) bench/decode_bench.py --json build/bench/decode.json $(DECODE_BENCH_ARGS)
 
-CXX_FILES = $(shell find include src tests bench fuzz -name '*.h' -o -name '*.cpp')
+CXX_FILES = $(shell find include src tests bench examples fuzz -name '*.h' -o -name '*.cpp')
 
 lint: lint-packages
 	$(CLANG_FORMAT) --dry-run --Werror $(CXX_FILES)

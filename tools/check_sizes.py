@@ -5,7 +5,7 @@ import re
 import sys
 
 MAX_LINES = 600
-FOLDERS = ("include", "src", "tests", "bench", "fuzz", "tools", "python", "cmake")
+FOLDERS = ("include", "src", "tests", "bench", "examples", "fuzz", "tools", "python", "cmake")
 # The comment marker of each kind of file.
 MARKERS = {".h": "//", ".cpp": "//", ".py": "#", ".sh": "#", ".cmake": "#"}
 VAGUE = re.compile(r"(^|_)(utils?|helpers?|common|manager|misc|tmp)(_|$)")

@@ -1,4 +1,5 @@
-# The demo: exports a real trained model with the built command, generates text in ONNX Runtime, compares with the reference.
+# The demo: exports a real trained model with the built command, verifies the written graphs against the checkpoint, generates text in
+# ONNX Runtime, and compares it with the reference.
 import json
 import os
 import pathlib
@@ -29,6 +30,16 @@ def export(checkpoint, bundle):
     if process.returncode != 0:
         sys.exit(f"the export failed with exit code {process.returncode}")
     return json.loads(output), seconds, usage.ru_maxrss * 1024
+
+
+def verify(bundle, checkpoint):
+    """The report of the command; ends with its own message when a value differs."""
+    arguments = [str(COMMAND), "verify", str(bundle), "--checkpoint", str(checkpoint), "--json"]
+    print("$ " + " ".join(arguments).replace(str(ROOT) + "/", ""), flush=True)
+    finished = subprocess.run(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    if finished.returncode != 0:
+        sys.exit(f"the verification failed with exit code {finished.returncode}: {finished.stdout.decode()}")
+    return json.loads(finished.stdout)
 
 
 def generate(bundle, reference):
@@ -73,6 +84,7 @@ def main():
     bundle = ROOT / "build/demo" / reference_name
 
     summary, seconds, memory = export(checkpoint, bundle)
+    report = verify(bundle, checkpoint)
     bundle_bytes = sum(path.stat().st_size for path in bundle.iterdir())
     prompt, tokens, text, rate, first_seconds = generate(bundle, reference)
 
@@ -84,6 +96,9 @@ def main():
         ("KV cache", f"{megabytes(kv['hybrid'])} at context {CONTEXT} (uniform: {megabytes(kv['uniform'])})"),
         ("export", f"{seconds:.2f} s, of it {summary['flush_seconds']:.2f} s flush"),
         ("peak memory", f"{memory / 2**20:.1f} MiB"),
+        ("verified", f"{report['values_compared']:,} values over {report['tokens']} tokens in {report['seconds']:.1f} s, "
+                     f"largest relative error {report['worst_relative']:.1e} (layer outputs "
+                     f"{max(layer['out']['relative'] for layer in report['layers']):.1e})"),
         ("first token", f"{first_seconds:.2f} s ({len(prompt)} prompt tokens, graphs loaded)"),
         ("generation", f"{rate:.1f} tokens/s"),
     ]

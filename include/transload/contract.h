@@ -82,6 +82,8 @@ struct StepContract {
 // Whether some layer of the slice turns with this group's tables.
 bool uses_rope_group(const StepContract& contract, std::string_view name);
 
+uint64_t kv_elements(const CacheLayer& cache);  // keys and values of one layer
+
 // Elements of all cache inputs of the slice: as the layout keeps them, and as a uniform cache would (C slots in every layer).
 struct KvElements {
   uint64_t hybrid = 0;
@@ -143,7 +145,8 @@ struct BundleContract {
 // Reads <bundle>/contract.json and the rope tables. Everything a host relies on is checked: shapes of ports against caches, mask
 // columns, slots against window and context, names of files (plain, in the bundle). Throws Error: file_missing, bad_json,
 // config_missing, config_invalid (a field of contract.json that is wrong), config_unsupported (another format version),
-// tensor_missing, shape_mismatch, bad_header, bad_offset, io_failure.
+// size_overflow, io_failure; and of host.safetensors tensor_missing, dtype_mismatch, shape_mismatch, bad_header, bad_offset,
+// duplicate_name, dtype_unsupported, format_limit.
 BundleContract read_contract(const std::filesystem::path& bundle);
 
 }  // namespace transload

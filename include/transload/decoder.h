@@ -43,8 +43,8 @@ class Decoder {
   virtual uint64_t kv_bytes() const = 0;  // of the KV cache as it is now
   virtual void reset() = 0;
   // Reads tokens after those read before; `sink` gets the last row, or every row in order. Throws usage: no tokens, an id outside
-  // the vocabulary, more tokens than fit: nothing is read then; numeric_fault when a graph gives NaN or infinity: what earlier
-  // graph calls of this read have stored stays.
+  // the vocabulary, more tokens than fit, rows that graphs with logits of the last row alone cannot give: nothing is read then;
+  // numeric_fault when a graph gives NaN or infinity: what earlier graph calls of this read have stored stays.
   virtual void read(std::span<const int32_t> tokens, const LogitsSink& sink, bool every_row = false) = 0;
 };
 
@@ -55,7 +55,8 @@ struct DecoderOptions {
 };
 
 // A folder with contract.json is a bundle; anything else is a checkpoint. Throws what Checkpoint::open, build_model,
-// read_contract and reading the graphs throw; usage for a bundle that cannot generate (a slice, no head).
+// read_contract and reading the graphs throw; usage for a bundle that cannot generate (a slice, no head), a config for a bundle,
+// and a context that it has no graph for or that is beyond the checkpoint's max_positions.
 std::unique_ptr<Decoder> open_decoder(const std::filesystem::path& path, const DecoderOptions& options = {});
 
 }  // namespace transload

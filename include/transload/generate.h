@@ -26,7 +26,8 @@ struct SamplingOptions {
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options);  // throws usage for values out of range
-  int32_t choose(std::span<const float> logits);     // throws numeric_fault when a logit is NaN
+  // Throws numeric_fault for a NaN, and above temperature 0 when the largest logit is infinite; usage for no logits.
+  int32_t choose(std::span<const float> logits);
 
  private:
   SamplingOptions options_;

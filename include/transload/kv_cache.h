@@ -23,7 +23,8 @@ struct LayerEntries {
 // Not thread-safe. Copies are independent caches of the same content: fork() for a second continuation.
 class KvCache {
  public:
-  // `context`: 0 takes the smallest of the bundle. Throws usage when the bundle has no graph of this context.
+  // `context`: 0 takes the smallest of the bundle. Throws usage when the bundle has no graph of this context; size_overflow and
+  // io_failure for buffers that cannot be had.
   explicit KvCache(std::shared_ptr<const BundleContract> contract, uint32_t context = 0);
 
   uint32_t context() const;
@@ -41,12 +42,12 @@ class KvCache {
   std::vector<TensorView> inputs(const StepContract& step, uint64_t position, uint32_t real);
 
   // Stores the first `real` new entries. `outputs`: the k_new and v_new tensors in graph order. Everything is checked before any
-  // buffer changes: the count ("expected 2L cache tensors, got n"), names are not compared, dtypes, shapes, values (finite), and
-  // what inputs() checks. Throws usage (the call), shape_mismatch, dtype_mismatch, numeric_fault (NaN or infinity).
+  // buffer changes: the count, dtypes, shapes, values (finite), and what inputs() checks; names are not compared. Throws
+  // usage (the call), shape_mismatch, dtype_mismatch, numeric_fault (NaN or infinity).
   void commit(const StepContract& step, std::span<const TensorView> outputs, uint64_t position, uint32_t real);
 
   // Moves to a larger context: full caches keep their slots, windows are laid out again by position. Throws usage when the
-  // context shrinks or has no graph.
+  // context shrinks or has no graph, size_overflow and io_failure as the constructor; nothing changes then.
   void grow(uint32_t context);
 
   // Fills an empty cache from a prefill done elsewhere: for each layer of the slice, keys (after rotary embedding) and values
@@ -72,7 +73,7 @@ class KvCache {
   KvCache fork() const { return *this; }
   void clear();  // position 0, zeros
 
-  LayerEntries entries(uint32_t layer) const;  // copies; `layer` counts in the slice
+  LayerEntries entries(uint32_t layer) const;  // copies; `layer` counts in the slice; throws usage for one outside it
 
  private:
   // The bundle's own contract of this graph: throws usage unless it can be called now.

@@ -34,7 +34,8 @@ KvMemory kv_memory(const Checkpoint& checkpoint, const std::vector<uint32_t>& co
 
 // Bytes at `element_bytes` (4, 2 or 1) an element, as one JSON object.
 std::string kv_memory_json(const KvMemory& memory, uint32_t element_bytes);
-// A self-contained SVG: for each context a bar of each layout, stacked by kind of layer, all on one scale.
+// A self-contained SVG: for each context a bar of each layout, stacked by kind of layer, all on one scale. Throws usage for an
+// element of another size.
 std::string kv_memory_svg(const KvMemory& memory, uint32_t element_bytes);
 // The SVG as a file that appears whole or not at all; replaces a regular file. Throws io_failure.
 void write_kv_memory_svg(const KvMemory& memory, uint32_t element_bytes, const std::filesystem::path& path);

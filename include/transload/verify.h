@@ -103,7 +103,7 @@ struct VerifyReport {
   std::string noisiest_tensor;  // the value of the least SQNR
   double least_sqnr_db = 0;
   bool has_windows = false;        // some layer slides
-  bool wrapped = false;            // every window was crossed
+  bool wrapped = false;            // some window was crossed
   std::vector<std::string> notes;  // what a reader should know: files without digest, windows not crossed, other GELU forms
   VerifyForecast forecast;
   uint64_t peak_memory = 0;

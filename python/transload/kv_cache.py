@@ -33,7 +33,8 @@ def _slots_of(cache: CacheLayer, position: int, positions: np.ndarray) -> np.nda
 def _layers_at(contract: Contract, context: int) -> Tuple[CacheLayer, ...]:
     queries = contract.queries(context)
     if not queries:
-        raise CacheError(f"no graph for this context: got {context}, expected one of {contract.contexts()}")
+        raise CacheError(f"no graph for this context: got {context}, expected one of "
+                         f"{', '.join(map(str, contract.contexts()))}")
     return contract.step(queries[0], context).caches
 
 

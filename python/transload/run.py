@@ -8,7 +8,7 @@ from typing import Iterator, List, Optional
 
 from transload.arguments import Parser, add_chat, require_chat
 from transload.chat import ChatStream, start_conversation
-from transload.error import Error, UsageError
+from transload.error import Error
 from transload.native_command import CommandFailed, NativeRunner, find_command
 from transload.tokenizer import TextStream, Tokenizer, load_tokenizer
 
@@ -56,7 +56,7 @@ def _native_arguments(options) -> List[str]:
 def _text_files(path: Path) -> Path:
     """Where tokenizer and template are: beside the weights, or in the one GGUF of a folder."""
     if not path.exists():
-        raise UsageError(f"{path}: no such file or folder: got nothing at this path, expected a checkpoint or a bundle")
+        raise Error(f"{path}: no such file or folder: got nothing at this path, expected a checkpoint or a bundle")
     if path.is_dir():
         ggufs = sorted(path.glob("*.gguf"))
         return ggufs[0] if len(ggufs) == 1 and not (path / "tokenizer.json").is_file() else path

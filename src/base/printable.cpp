@@ -9,11 +9,13 @@ namespace transload {
 namespace {
 
 // Characters that steer a terminal or reorder the text around them: C0, DEL, C1 (U+0080..9F), line and paragraph separators
-// (U+2028, U+2029) and the bidirectional controls (U+200E, U+200F, U+202A..2E, U+2066..69).
+// (U+2028, U+2029) and the bidirectional controls (U+200E, U+200F, U+202A..2E, U+2066..69). And the byte order mark, which some
+// editors put before a text and nobody sees.
 bool is_control(std::string_view sequence) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(sequence[i]); };
   if (sequence.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7F;
   if (sequence.size() == 2) return byte(0) == 0xC2 && byte(1) < 0xA0;
+  if (sequence == "\xEF\xBB\xBF") return true;
   if (sequence.size() != 3 || byte(0) != 0xE2) return false;
   const unsigned char last = byte(2);
   if (byte(1) == 0x80) return last == 0x8E || last == 0x8F || (last >= 0xA8 && last <= 0xAE);

@@ -1,7 +1,11 @@
-// Reads numbers of the command line: plain decimal, alone or in lists.
+// Reads numbers of the command line: plain decimal, alone or in lists. Keeps outputs away from inputs.
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <filesystem>
+
 #include "cli/command.h"
+#include "transload/error.h"
 
 namespace transload::cli {
 namespace {
@@ -21,6 +25,16 @@ CLI::Validator whole_number() {
         const std::string largest = "18446744073709551615";
         const bool fits = text.size() < largest.size() || (text.size() == largest.size() && text <= largest);
         return is_plain_decimal(text) && fits ? std::string() : fmt::format("got '{}', expected a whole number", text);
+      },
+      "");
+}
+
+CLI::Validator number() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        char* end = nullptr;
+        std::strtod(text.c_str(), &end);
+        return !text.empty() && *end == '\0' ? std::string() : fmt::format("got '{}', expected a number", text);
       },
       "");
 }
@@ -45,6 +59,25 @@ std::vector<uint32_t> parse_numbers(const std::string& flag, const std::string& 
     begin = end + 1;
   }
   return numbers;
+}
+
+void refuse_output_among(const std::string& flag, const std::string& output, const std::vector<std::string>& inputs) {
+  std::error_code ignored;
+  // A trailing slash would leave an empty last component.
+  const auto plain = [&](const std::string& path) {
+    return std::filesystem::absolute(std::filesystem::path(path) / ".", ignored).lexically_normal().parent_path();
+  };
+  const auto resolved = [&](const std::string& path) { return std::filesystem::weakly_canonical(plain(path), ignored); };
+  const auto is_at = [](const std::filesystem::path& file, const std::filesystem::path& input) {
+    return file == input || file.parent_path() == input;
+  };
+  for (const std::string& input : inputs) {
+    if (output.empty() || input.empty()) continue;
+    if (is_at(plain(output), plain(input)) || is_at(resolved(output), resolved(input))) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("{} is or lies in what is read: got '{}', expected a file outside '{}'", flag, output, input));
+    }
+  }
 }
 
 }  // namespace transload::cli

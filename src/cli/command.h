@@ -47,9 +47,13 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flag, T& value, const 
 
 // Plain decimal digits: CLI11 alone takes 010 for eight and a negative number for a huge one.
 CLI::Validator whole_number();
+CLI::Validator number();  // any that strtod reads; its range is checked where it is used
 CLI::Validator not_empty();
 // "1,128" as numbers; `flag` names the option in the message.
 std::vector<uint32_t> parse_numbers(const std::string& flag, const std::string& text);
+// Throws usage when `output` is one of `inputs` or a file of one that is a folder, symbolic links followed or not. Empty paths
+// are those of options that were not given.
+void refuse_output_among(const std::string& flag, const std::string& output, const std::vector<std::string>& inputs);
 
 // A bar with bytes, rate and time left on a terminal; otherwise a plain line every few seconds. Silent when `quiet`.
 Progress make_progress(const std::string& verb, bool quiet);

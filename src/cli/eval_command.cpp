@@ -22,6 +22,7 @@ struct EvalArguments {
 
 int run_eval(EvalArguments& arguments) {
   if (!arguments.config.empty()) arguments.decoder.config = arguments.config;
+  refuse_output_among("--save", arguments.save, {arguments.path, arguments.ids, arguments.config});
   const std::vector<int32_t> ids = read_token_file(arguments.ids);
   const std::unique_ptr<Decoder> decoder = open_decoder(arguments.path, arguments.decoder);
   arguments.evaluate.progress = make_token_progress("reading", arguments.quiet);

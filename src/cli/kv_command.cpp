@@ -80,10 +80,10 @@ void print_layers(const KvLayoutMemory& layout, uint32_t element_bytes) {
 
 void print_layouts(const KvContextMemory& entry, uint32_t element_bytes) {
   const uint64_t uniform = entry.layouts.back().elements;
-  fmt::print("  {:<8} {:>14} {:>14} {:>14} {:>14} {:>8}\n", "layout", "full", "sliding", "total", "saved", "saved");
+  fmt::print("  {:<8} {:>14} {:>14} {:>14} {:>14} {:>8}\n", "layout", "full", "sliding", "total", "saved", "saved %");
   for (const KvLayoutMemory& layout : entry.layouts) {
     const uint64_t saved = uniform - layout.elements;
-    fmt::print("  {:<8} {:>14} {:>14} {:>14} {:>14} {:>6.1f} %\n", layout.layout,
+    fmt::print("  {:<8} {:>14} {:>14} {:>14} {:>14} {:>8.1f}\n", layout.layout,
                grouped((layout.elements - layout.sliding_elements) * element_bytes),
                grouped(layout.sliding_elements * element_bytes), grouped(layout.elements * element_bytes),
                grouped(saved * element_bytes), 100 * static_cast<double>(saved) / static_cast<double>(uniform));
@@ -162,6 +162,7 @@ void print_memory(const KvMemory& memory, const KvArguments& arguments, uint32_t
 }
 
 int run_kv(const KvArguments& arguments) {
+  refuse_output_among("--svg", arguments.svg, {arguments.checkpoint, arguments.config});
   const Checkpoint checkpoint = Checkpoint::open(
       arguments.checkpoint, arguments.config.empty() ? std::nullopt : std::optional<std::filesystem::path>(arguments.config));
   const KvMemory memory = kv_memory(checkpoint, arguments.contexts);

@@ -54,8 +54,9 @@ std::string usage_message(const CLI::App* app, const CLI::Error& error) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Exports language-model checkpoints (safetensors, GGUF) to static-shape graphs for phones and servers",
-               "transload"};
+  CLI::App app{
+      "Exports language-model checkpoints (safetensors, GGUF) to static-shape graphs for phones and servers, and verifies them",
+      "transload"};
   app.set_version_flag("--version", std::string("transload ") + transload::version());
   app.footer(kFooter);
   app.failure_message(usage_message);
@@ -91,6 +92,26 @@ int report(const std::string& message, ErrorCode code) {
   return exit_code(code);
 }
 
+// Weights are read where they are mapped: when their file shrinks meanwhile or its disk fails, the kernel says so by a signal.
+void report_lost_page(int number, siginfo_t* info, void*) {
+  if (info->si_code != BUS_ADRERR) {  // not a page: our bug
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+    return;
+  }
+  constexpr char kText[] = "transload: cannot read a mapped file: it shrank while it was read, or its disk failed\n";
+  const ssize_t unused = write(STDERR_FILENO, kText, sizeof(kText) - 1);
+  static_cast<void>(unused);
+  _exit(exit_code(ErrorCode::io_failure));
+}
+
+void watch_mapped_files() {
+  struct sigaction action {};
+  action.sa_sigaction = report_lost_page;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
 // What was printed counts as said only when it arrived.
 int flush_output(int code) {
   std::cout.flush();
@@ -104,6 +125,7 @@ int main(int argc, char** argv) {
   keep_standard_descriptors();
   // A file-size limit shall be an error of the write, not a signal.
   std::signal(SIGXFSZ, SIG_IGN);
+  watch_mapped_files();
   try {
     return flush_output(run(argc, argv));
   } catch (const transload::Error& error) {

@@ -52,13 +52,11 @@ std::string bar_line(const std::string& verb, double fraction, const std::string
   return line;
 }
 
-std::string token_count(uint64_t count) { return grouped(count) + " tokens"; }
-
-// `amount` spells how much is done.
-Progress metered(const std::string& verb, bool quiet, std::string (*amount)(uint64_t)) {
+// `amount` spells how much is done; `unit` follows the last amount of each kind.
+Progress metered(const std::string& verb, bool quiet, std::string (*amount)(uint64_t), const char* unit) {
   if (quiet) return {};
   auto meter = std::make_shared<Meter>();
-  return [meter, verb, amount](uint64_t done, uint64_t total) {
+  return [meter, verb, amount, unit](uint64_t done, uint64_t total) {
     const Clock::time_point now = Clock::now();
     const bool finished = done >= total;
     if (!finished && now - meter->last < (meter->terminal ? Clock::duration(kBarInterval) : Clock::duration(kLineInterval)))
@@ -68,8 +66,8 @@ Progress metered(const std::string& verb, bool quiet, std::string (*amount)(uint
     const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
     const double fraction = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
     const double left = rate > 0 ? static_cast<double>(total - done) / rate : 0;
-    const std::string numbers = fmt::format("{} of {}, {}/s, {} left", amount(done), amount(total),
-                                            amount(static_cast<uint64_t>(rate)), seconds_text(left));
+    const std::string numbers = fmt::format("{} of {}{}, {}{}/s, {} left", amount(done), amount(total), unit,
+                                            amount(static_cast<uint64_t>(rate)), unit, seconds_text(left));
     if (meter->terminal) {
       const std::string line = bar_line(verb, fraction, numbers, terminal_columns());
       // Not fmt::print, which throws: a progress line that nobody takes must not stop the work.
@@ -83,9 +81,9 @@ Progress metered(const std::string& verb, bool quiet, std::string (*amount)(uint
 
 }  // namespace
 
-Progress make_progress(const std::string& verb, bool quiet) { return metered(verb, quiet, size_text); }
+Progress make_progress(const std::string& verb, bool quiet) { return metered(verb, quiet, size_text, ""); }
 
-Progress make_token_progress(const std::string& verb, bool quiet) { return metered(verb, quiet, token_count); }
+Progress make_token_progress(const std::string& verb, bool quiet) { return metered(verb, quiet, grouped, " tokens"); }
 
 std::string size_text(uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};

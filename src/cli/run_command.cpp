@@ -6,7 +6,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -33,6 +32,16 @@ struct RunArguments {
   std::vector<std::string> for_python;  // the arguments as given, when text is asked for
 };
 
+// A word of the input, fit for a message.
+std::string shown(const std::string& word) {
+  constexpr size_t kShown = 40;
+  std::string text;
+  for (const char c : word.substr(0, kShown)) {
+    text += c >= 0x20 && c < 0x7F ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return word.size() > kShown ? text + "..." : text;
+}
+
 // "1,2 3" as token ids.
 std::vector<int32_t> parse_ids(const std::string& text) {
   std::vector<int32_t> ids;
@@ -42,12 +51,27 @@ std::vector<int32_t> parse_ids(const std::string& text) {
     const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, id);
     if (error != std::errc() || stop != text.data() + end || id < 0) {
       throw Error(ErrorCode::usage,
-                  fmt::format("token ids: got '{}', expected numbers such as 1,2,3", text.substr(at, end - at)));
+                  fmt::format("token ids: got '{}', expected numbers such as 1,2,3", shown(text.substr(at, end - at))));
     }
     ids.push_back(id);
     at = end;
   }
   return ids;
+}
+
+// Whether there was another line; without its end.
+bool next_line(std::string& line) {
+  constexpr size_t kMostBytes = size_t{64} << 20;
+  line.clear();
+  int c = 0;
+  while ((c = std::getc(stdin)) != EOF && c != '\n') {
+    if (line.size() == kMostBytes) {
+      throw Error(ErrorCode::usage, fmt::format("line of standard input: got no end, expected one within {} bytes", kMostBytes));
+    }
+    line.push_back(static_cast<char>(c));
+  }
+  if (std::ferror(stdin) != 0) throw Error(ErrorCode::io_failure, "cannot read standard input");
+  return c != EOF || !line.empty();
 }
 
 void put(const std::string& text) {
@@ -135,7 +159,7 @@ int run_generation(RunArguments& arguments) {
     replies.reply(prompt, !arguments.json);
     return 0;
   }
-  for (std::string line; std::getline(std::cin, line);) {
+  for (std::string line; next_line(line);) {
     if (line == "reset" || line.find_first_not_of(kBlanks) == std::string::npos) {
       replies.reset();
     } else {
@@ -177,12 +201,16 @@ void choose_prompt(const CLI::App& command, RunArguments& arguments) {
   for (const char* flag : {"--system", "--thinking", "--no-thinking"}) {
     if (!chat && command.count(flag) > 0) throw CLI::ValidationError(fmt::format("{} applies to --chat", flag));
   }
+  if (command.count("--top-logits") > 0 && (text || !arguments.json)) {
+    throw CLI::ValidationError("--top-logits applies to --prompt-ids with --json");
+  }
   if (text) arguments.for_python = given_arguments(command);
 }
 
 void add_sampling(CLI::App& command, SamplingOptions& sampling) {
-  const std::string group = "Sampling";
+  const std::string group = "Sampling (all but the first need a --temperature above 0)";
   command.add_option("--temperature", sampling.temperature, "randomness; 0 takes the best token")
+      ->check(number())
       ->type_name("T")
       ->default_str("0")
       ->group(group);
@@ -192,10 +220,12 @@ void add_sampling(CLI::App& command, SamplingOptions& sampling) {
       ->type_name("K")
       ->group(group);
   command.add_option("--top-p", sampling.top_p, "draw among the best tokens of total probability P")
+      ->check(number())
       ->type_name("P")
       ->default_str("1")
       ->group(group);
   command.add_option("--min-p", sampling.min_p, "draw among tokens of at least P times the best one's probability")
+      ->check(number())
       ->type_name("P")
       ->default_str("0")
       ->group(group);
@@ -288,7 +318,9 @@ void add_run(CLI::App& app, std::vector<Command>& commands) {
       ->type_name("FILE")
       ->check(not_empty())
       ->group(running);
-  command->add_option("--top-logits", generation.top_logits, "with --json: the K best tokens of each step and their logits")
+  command
+      ->add_option("--top-logits", generation.top_logits,
+                   "with --prompt-ids and --json: the K best tokens of each step and their logits")
       ->check(whole_number())
       ->check(CLI::Range(1, 1 << 20).description(""))
       ->type_name("K")

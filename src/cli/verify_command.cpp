@@ -64,12 +64,13 @@ int run_verify(VerifyArguments& arguments) {
   options.run_progress = make_token_progress("comparing", arguments.quiet);
   if (!arguments.quiet) options.on_forecast = print_forecast;
   const VerifyReport report = verify(arguments.bundle, options);
-  if (!arguments.report.empty()) write_verify_report(arguments.report, report);
   if (arguments.json) {
     fmt::print("{}\n", verify_report_json(report));
   } else {
     print_verify_report(report);
   }
+  // Last: a report that cannot be written must not take the verdict with it.
+  if (!arguments.report.empty()) write_verify_report(arguments.report, report);
   return report.passed() ? 0 : exit_code(ErrorCode::verify_mismatch);
 }
 

@@ -57,12 +57,19 @@ bool uses_rope_group(const StepContract& contract, std::string_view name) {
   return std::find(contract.rope_groups.begin(), contract.rope_groups.end(), name) != contract.rope_groups.end();
 }
 
+namespace {
+
+uint64_t elements_of_slot(const CacheLayer& cache) { return uint64_t{2} * cache.kv_heads * cache.head_dim; }
+
+}  // namespace
+
+uint64_t kv_elements(const CacheLayer& cache) { return elements_of_slot(cache) * cache.slots; }
+
 KvElements kv_elements(const StepContract& contract) {
   KvElements sum;
   for (const CacheLayer& cache : contract.caches) {
-    const uint64_t entry = uint64_t{2} * cache.kv_heads * cache.head_dim;  // one key and one value
-    sum.hybrid += entry * cache.slots;
-    sum.uniform += entry * contract.context;
+    sum.hybrid += kv_elements(cache);
+    sum.uniform += elements_of_slot(cache) * contract.context;
   }
   return sum;
 }
@@ -92,7 +99,7 @@ const RopeRule& BundleContract::rope_rule(std::string_view group) const {
   const auto found = std::find_if(rope.begin(), rope.end(), [&](const RopeRule& rule) { return rule.group == group; });
   if (found != rope.end()) return *found;
   throw Error(ErrorCode::internal,
-              fmt::format("no such rope group: got '{}', expected one of {}", printable(group), rope.size()));
+              fmt::format("no such rope group: got '{}', expected one of the {} of the bundle", printable(group), rope.size()));
 }
 
 }  // namespace transload

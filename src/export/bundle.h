@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "decode/bundle_files.h"
 #include "decode/decode_step.h"
 #include "io/json.h"
 #include "transload/checkpoint.h"
@@ -37,12 +38,8 @@ Bundle plan_onnx_bundle(const Checkpoint& checkpoint, const DecoderModel& model,
 // docs/contract.md describes the object.
 Json contract_json(const DecoderModel& model, const Bundle& bundle, const ExportOnnxOptions& options);
 
-// Names of host.safetensors' tensors.
+// Name of the tensor of host.safetensors.
 std::string inv_freq_tensor_name(const RopeGroup& group);
-inline constexpr const char* kHostFile = "host.safetensors";
-inline constexpr const char* kContractFile = "contract.json";
-inline constexpr const char* kManifestFile = "manifest.json";
-inline constexpr const char* kWeightsFile = "weights.bin";
 
 // Copies of the config that was read and of the checkpoint's tokenizer and generation files (from a GGUF: its tokenizer metadata
 // as tokenizer.gguf), appended to `plan`. Returns the file a tokenizer is made from, or an empty string.

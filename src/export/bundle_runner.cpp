@@ -174,7 +174,7 @@ uint32_t BundleRunner::checked_token(int32_t token) const {
 }
 
 std::vector<float> BundleRunner::call_tokens(const Call& call, std::span<const int32_t> tokens, const ValueObserver& observe) {
-  require_rows(call, RowForm::rows, tokens.size());
+  open_call(call, RowForm::rows, tokens.size());
   if (contract_->input_form == RowForm::rows) return run(call, padded_rows(call, embedding_rows(tokens)), observe);
   std::vector<int32_t> ids(call.step->contract.query);
   std::transform(tokens.begin(), tokens.end(), ids.begin(),
@@ -188,12 +188,12 @@ std::vector<float> BundleRunner::call_hidden(const Call& call, std::span<const f
     refuse(fmt::format("hidden states are no whole rows: got {} values, expected a multiple of {}", hidden.size(),
                        contract_->hidden_size));
   }
-  require_rows(call, RowForm::hidden, hidden.size() / contract_->hidden_size);
+  open_call(call, RowForm::hidden, hidden.size() / contract_->hidden_size);
   return run(call, padded_rows(call, {hidden.begin(), hidden.end()}), observe);
 }
 
-// `form`: hidden, or any other for tokens.
-void BundleRunner::require_rows(const Call& call, RowForm form, uint64_t count) const {
+// `form`: hidden, or any other for tokens. The graph comes first: until it agrees with the contract, sizes are mere claims.
+void BundleRunner::open_call(const Call& call, RowForm form, uint64_t count) {
   if (input_form_text(form) != input_form_text(contract_->input_form)) {
     refuse(fmt::format("bundle takes other rows: got {}, expected {}", input_form_text(form),
                        input_form_text(contract_->input_form)));
@@ -203,6 +203,7 @@ void BundleRunner::require_rows(const Call& call, RowForm form, uint64_t count) 
                        call.step == nullptr ? 0 : call.step->contract.query));
   }
   if (count != call.real) refuse(fmt::format("rows do not match the call: got {}, expected {}", count, call.real));
+  load(*call.step);
 }
 
 std::vector<std::byte> BundleRunner::padded_rows(const Call& call, std::vector<float> rows) const {

@@ -22,9 +22,9 @@ namespace transload {
 
 class BundleRunner {
  public:
-  // `context`: 0 starts at the smallest of the bundle; read() moves to larger ones as tokens need it unless one was given.
-  // `store` and `pool` must outlive this. Graphs are read and checked against the contract at first use: ports by name, dtype and
-  // shape.
+  // `context`: 0 starts at the smallest of the bundle; reserve() moves to larger ones unless one was given. `store` and
+  // `pool` must outlive this. Throws what read_contract and KvCache throw, and bad_offset for embedding rows outside their file.
+  // Graphs are read and checked against the contract at first use: ports by name, dtype and shape.
   BundleRunner(const std::filesystem::path& bundle, WeightStore& store, WorkerPool& pool, uint32_t context = 0);
 
   const BundleContract& contract() const { return *contract_; }
@@ -60,7 +60,7 @@ class BundleRunner {
   };
   LoadedGraph& load(const StepFile& step);
   uint32_t checked_token(int32_t token) const;
-  void require_rows(const Call& call, RowForm form, uint64_t count) const;
+  void open_call(const Call& call, RowForm form, uint64_t count);
   std::vector<std::byte> padded_rows(const Call& call, std::vector<float> rows) const;
   std::vector<float> run(const Call& call, const std::vector<std::byte>& rows, const ValueObserver& observe);
 

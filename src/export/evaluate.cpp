@@ -35,6 +35,10 @@ void require_ids(std::span<const int32_t> ids, uint32_t vocab_size) {
 Evaluation evaluate(Decoder& decoder, std::span<const int32_t> ids, const EvaluateOptions& options) {
   require_ids(ids, decoder.info().vocab_size);
   decoder.reset();
+  if (decoder.capacity() < 2) {
+    throw Error(ErrorCode::usage,
+                fmt::format("context holds nothing to predict: got {}, expected at least 2", decoder.capacity()));
+  }
   const uint64_t chunk = options.chunk == 0 ? decoder.capacity() : options.chunk;
   if (chunk < 2 || chunk > decoder.capacity()) {
     throw Error(ErrorCode::usage, fmt::format("tokens in a chunk: got {}, expected 2 to {}", chunk, decoder.capacity()));
@@ -45,7 +49,7 @@ Evaluation evaluate(Decoder& decoder, std::span<const int32_t> ids, const Evalua
   for (uint64_t begin = 0; begin < ids.size(); begin += chunk) {
     const std::span<const int32_t> piece = ids.subspan(begin, std::min<uint64_t>(chunk, ids.size() - begin));
     ++out.chunks;
-    if (piece.size() < 2 && options.top == 0) break;
+    if (piece.size() < 2 && options.top == 0) continue;
     decoder.reset();
     // Nothing in the piece follows its last token, so only what it would say next is a reason to read it.
     decoder.read(
@@ -70,6 +74,8 @@ Evaluation evaluate(Decoder& decoder, std::span<const int32_t> ids, const Evalua
         },
         true);
   }
+  const bool ends_alone = ids.size() % chunk == 1;  // a last token that nothing predicts has not been reported
+  if (ends_alone && options.progress) options.progress(ids.size(), ids.size());
   out.predictions = out.nll.size();
   out.mean_nll = out.nll_sum / static_cast<double>(out.predictions);
   out.perplexity = std::exp(out.mean_nll);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "export/markup.h"
 #include "io/whole_file.h"
 #include "transload/error.h"
 #include "transload/kv_memory.h"
@@ -56,29 +57,6 @@ double tick_step(double most) {
   return 10 * decade;
 }
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 std::string element_name(uint32_t element_bytes) {
   const char* names[] = {"int8", "fp16", "fp32"};
   const uint32_t sizes[] = {1, 2, 4};
@@ -113,7 +91,8 @@ class Drawing {
   }
 
   std::string text() {
-    const std::string title = fmt::format("KV cache of {}, {} elements", escaped(memory_.family), element_name(element_bytes_));
+    const std::string title =
+        fmt::format("KV cache of {}, {} elements", markup_escaped(memory_.family), element_name(element_bytes_));
     append(R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" )"
            R"(font-family="Helvetica, Arial, sans-serif" font-size="13" fill="{2}">)",
            kWidth, bottom_ + kAxisHeight, kTextColor);
@@ -186,7 +165,7 @@ class Drawing {
   }
 
   void bar(uint32_t context, const KvLayoutMemory& layout, uint64_t uniform, double y) {
-    append(R"(<text x="{}" y="{}" text-anchor="end">{}</text>)", kLeft - 10, y + 15, escaped(layout.layout));
+    append(R"(<text x="{}" y="{}" text-anchor="end">{}</text>)", kLeft - 10, y + 15, markup_escaped(layout.layout));
     double x = kLeft;
     for (const auto& [elements, kind, color] : {std::tuple{layout.elements - layout.sliding_elements, "full", kFullColor},
                                                 std::tuple{layout.sliding_elements, "sliding", kSlidingColor}}) {
@@ -194,7 +173,8 @@ class Drawing {
       append(
           R"(<rect class="bar" data-context="{}" data-layout="{}" data-kind="{}" x="{:.3f}" y="{}" width="{:.3f}" height="{}" )"
           R"(fill="{}"><title>{} layers: {} bytes</title></rect>)",
-          context, escaped(layout.layout), kind, x, y, length(elements), kBar, color, kind, grouped(elements * element_bytes_));
+          context, markup_escaped(layout.layout), kind, x, y, length(elements), kBar, color, kind,
+          grouped(elements * element_bytes_));
       x += length(elements);
     }
     std::string label = size_label(static_cast<double>(layout.elements) * element_bytes_);

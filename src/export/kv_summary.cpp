@@ -8,7 +8,7 @@ KvSummary kv_summary(const StepContract& contract) {
   summary.context = contract.context;
   for (const CacheLayer& cache : contract.caches) {
     summary.layers.push_back({cache.model_layer, cache.window ? "sliding" : "full", std::string(slot_rule_name(cache.rule)),
-                              cache.slots, uint64_t{2} * cache.kv_heads * cache.head_dim * cache.slots});
+                              cache.slots, kv_elements(cache)});
   }
   const KvElements elements = kv_elements(contract);
   summary.hybrid_elements = elements.hybrid;

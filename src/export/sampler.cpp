@@ -77,10 +77,10 @@ int32_t Sampler::choose(std::span<const float> logits) {
       throw Error(ErrorCode::numeric_fault, fmt::format("logit of token {}: got NaN, expected a number", i));
     if (logits[i] > logits[best]) best = i;
   }
-  if (options_.temperature == 0) return static_cast<int32_t>(best);
   if (std::isinf(logits[best])) {
     throw Error(ErrorCode::numeric_fault, fmt::format("logit of token {}: got {}, expected a finite one", best, logits[best]));
   }
+  if (options_.temperature == 0) return static_cast<int32_t>(best);
 
   std::vector<Candidate> kept(logits.size());
   for (size_t i = 0; i < kept.size(); ++i) {

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::string_view kBetween = " \t\r\n\f\v,";
 constexpr const char* kTensor = "tokens";
+constexpr uint64_t kMostTokens = uint64_t{1} << 26;  // the bytes that a text may have
 
 std::vector<int32_t> read_tensor(const std::filesystem::path& path) {
   const auto file = InputFile::open(path);
@@ -22,6 +23,11 @@ std::vector<int32_t> read_tensor(const std::filesystem::path& path) {
     if (tensor.name != kTensor) continue;
     if (tensor.dtype != DType::i32) {
       throw Error(ErrorCode::dtype_mismatch, fmt::format("token ids: got {}, expected i32", dtype_name(tensor.dtype)),
+                  {file->name(), kTensor, tensor.offset});
+    }
+    if (tensor.bytes / sizeof(int32_t) > kMostTokens) {
+      throw Error(ErrorCode::bad_header,
+                  fmt::format("too many token ids: got {}, expected at most {}", tensor.bytes / sizeof(int32_t), kMostTokens),
                   {file->name(), kTensor, tensor.offset});
     }
     std::vector<int32_t> ids(tensor.bytes / sizeof(int32_t));

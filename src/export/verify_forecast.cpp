@@ -97,12 +97,14 @@ VerifyForecast forecast_memory(const BundleContract& contract, const std::vector
   for (const ScheduledCall& call : schedule.calls) {
     const auto index = static_cast<size_t>(call.step - contract.steps.data());
     const ValueBytes bytes = value_bytes(graphs[index], contract.compute == DType::f16);
-    // Logits exist in the reference, its tap, the rows compared, and the call's output; taps once, beside the reference's
-    // buffers.
-    forecast.activations = std::max(forecast.activations, bytes.peak + bytes.taps + bytes.taps / 4 + 4 * bytes.logits);
+    // The reference keeps taps of real tokens beside its own buffers; logits exist there, in a tap, as the rows compared, and all
+    // of them in the call's output.
     const uint64_t query = call.step->contract.query;
-    const uint64_t vocab_rows = contract.head ? kScaleTokens * contract.vocab_size * kFloatBytes : 0;
-    forecast.activations = std::max(forecast.activations, (bytes.taps + bytes.taps / 4) * kScaleTokens / query + 3 * vocab_rows);
+    const uint64_t taps = (bytes.taps + bytes.taps / 4) / query;
+    const uint64_t logits = bytes.logits / query;
+    const uint64_t scale_logits = contract.head ? kScaleTokens * contract.vocab_size * kFloatBytes : 0;
+    forecast.activations = std::max({forecast.activations, bytes.peak + taps * call.real + bytes.logits + 3 * logits * call.real,
+                                     taps * kScaleTokens + 3 * scale_logits});
     uint64_t cache = 0;
     for (const CacheLayer& layer : call.step->contract.caches) {
       const uint64_t entry = uint64_t{2} * layer.kv_heads * layer.head_dim;

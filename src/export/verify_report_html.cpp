@@ -18,14 +18,14 @@ constexpr std::string_view kStyle = R"(
   --good: #0a7d43; --bad: #b3261e; --one: #0063a8; --two: #b8500b; --three: #00785a; --limit: #b3261e; }
 @media (prefers-color-scheme: dark) { :root { --text: #e6ebf2; --soft: #9fabbb; --page: #12161c; --card: #1a2028; --line: #36404d;
   --good: #5fd39a; --bad: #ff8a80; --one: #6cb6ff; --two: #ffab70; --three: #63d6b4; --limit: #ff8a80; } }
-body { margin: 0 auto; max-width: 60rem; padding: 1.5rem; background: var(--page); color: var(--text);
+body { margin: 0 auto; max-width: 64rem; padding: 1.5rem; background: var(--page); color: var(--text);
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.4rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 .verdict { border: 1px solid var(--line); border-left: .5rem solid var(--good); background: var(--card); padding: 1rem 1.25rem; }
 .verdict.failed { border-left-color: var(--bad); } .verdict p { margin: .5rem 0 0; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; } svg { width: 100%; height: auto; background: var(--card); border: 1px solid var(--line); }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; background: var(--card); }
-th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; background: var(--card); }
+th, td { border-bottom: 1px solid var(--line); padding: .3rem .45rem; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } thead th { color: var(--soft); font-weight: 600; }
 .facts th { text-align: left; color: var(--soft); font-weight: 600; width: 9rem; vertical-align: top; }
 .facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
@@ -270,6 +270,11 @@ std::string verdict_html(const VerifyReport& report) {
   return out + "</div>\n";
 }
 
+// Why a passed report may have points above the line.
+std::string granted_html(const VerifyReport& report) {
+  return report.widest_tensor.empty() ? "" : "<p>Ill-conditioned values were granted more than the line: see Tolerance.</p>\n";
+}
+
 std::string notes_html(const VerifyReport& report) {
   if (report.notes.empty()) return "";
   std::string out = "<h2>Notes</h2>\n<ul>\n";
@@ -296,7 +301,8 @@ std::string verify_report_html(const VerifyReport& report) {
   out += fmt::format("<title>transload: {}</title>\n<style>{}</style>\n</head>\n<body>\n", escaped(verdict_of(report)), kStyle);
   out += verdict_html(report) + facts(report) + notes_html(report);
   if (!report.layers.empty()) {
-    out += plot_html(layers_plot("Error by layer", report.layers, report.tolerance)) + layers_table(report.layers);
+    out += plot_html(layers_plot("Error by layer", report.layers, report.tolerance)) + granted_html(report) +
+           layers_table(report.layers);
   }
   if (!report.steps.empty()) out += plot_html(steps_plot(report)) + steps_table(report);
   if (report.head) out += head_table(*report.head);

@@ -16,7 +16,7 @@ constexpr uint32_t kDefaultSteps = 8;
 constexpr uint64_t kPromptWithoutWindow = 24;
 constexpr uint64_t kPastTheWindow = 5;
 // A default prompt reads at most this many bytes of weights: about two minutes on two cores.
-constexpr uint64_t kPromptBudgetBytes = uint64_t{400} * 1000 * 1000 * 1000;
+constexpr uint64_t kPromptBudgetBytes = uint64_t{1600} * 1000 * 1000 * 1000;
 constexpr uint64_t kLeastPrompt = 16;
 
 class Scheduler {

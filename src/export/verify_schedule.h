@@ -15,8 +15,8 @@ inline constexpr uint64_t kScaleTokens = 16;
 
 struct ScheduledCall {
   const StepFile* step = nullptr;
-  uint32_t real = 0;     // tokens read, at most the step's q
-  bool decode = false;   // one token that follows from the logits before it
+  uint32_t real = 0;    // tokens read, at most the step's q
+  bool decode = false;  // one token that follows from the logits before it
 };
 
 struct Schedule {

@@ -106,6 +106,9 @@ const RopeGroup* find_group(const DecoderModel& model, const std::string& name) 
 
 std::optional<VerifyFailure> compare_layer(const CacheLayer& cache, const std::string& path, const DecoderModel& model) {
   const uint32_t index = cache.model_layer;
+  if (index >= model.layers.size()) {
+    return contract_failure(path + ".model_layer", std::to_string(index), fmt::format("{} layers", model.layers.size()), index);
+  }
   const Attention& attention = model.layers[index].attention;
   if (cache.window != attention.window) {
     return contract_failure(path + ".window", window_text(cache.window), window_text(attention.window), index);

@@ -13,8 +13,6 @@
 namespace transload {
 namespace {
 
-constexpr size_t kMaxRank = 4;  // converters for phone accelerators take no more
-
 std::string type_text(DType dtype, const Shape& shape) { return fmt::format("{}{}", dtype_name(dtype), shape_text(shape)); }
 
 class Checker {
@@ -47,8 +45,8 @@ class Checker {
   void check_value(const Value& value) {
     if (!is_graph_name(value.name)) fault("name of a value: got '{}', expected {}", value.name, kGraphNamePattern);
     if (!names_.insert(value.name).second) fault("name of a value: got '{}' twice, expected it once", value.name);
-    if (value.shape.empty() || value.shape.size() > kMaxRank) {
-      fault("rank of '{}': got {}, expected 1 to {}", value.name, value.shape.size(), kMaxRank);
+    if (value.shape.empty() || value.shape.size() > kMaxGraphRank) {
+      fault("rank of '{}': got {}, expected 1 to {}", value.name, value.shape.size(), kMaxGraphRank);
     }
     if (std::find(value.shape.begin(), value.shape.end(), 0) != value.shape.end()) {
       fault("shape of '{}': got {}, expected no zero dimension", value.name, shape_text(value.shape));

@@ -1,6 +1,7 @@
 // Graph: a typed, static-shape dataflow graph. Values are numbered; a constant's content is a recipe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -42,6 +43,8 @@ enum class Op : uint8_t {
 inline constexpr int kOpCount = static_cast<int>(Op::cast) + 1;
 std::string_view op_name(Op op);
 
+inline constexpr size_t kMaxGraphRank = 4;  // converters for phone accelerators take no more
+
 using ValueId = uint32_t;
 using AttributeValue = std::variant<int64_t, std::vector<int64_t>, std::string>;
 
@@ -51,9 +54,9 @@ struct Attribute {
 };
 
 struct Value {
-  std::string name;  // unique, [A-Za-z0-9_]
+  std::string name;  // unique, by graph/names.h
   DType dtype = DType::f32;
-  Shape shape;      // static, rank 1 to 4
+  Shape shape;      // static, rank 1 to kMaxGraphRank
   Recipe constant;  // empty unless a constant
 };
 

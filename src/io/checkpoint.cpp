@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/checked.h"
+#include "base/plain_file_name.h"
 #include "base/printable.h"
 #include "io/file.h"
 #include "io/gguf.h"
@@ -37,6 +38,8 @@ namespace {
 constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kSingleName = "model.safetensors";
+// What a bundle holds and no checkpoint does. Without this its host.safetensors would be read as a model of no layers.
+constexpr std::string_view kContractName = "contract.json";
 // Containers that other tools write; most are pickles, which run code when they are read.
 constexpr std::array<std::string_view, 7> kOtherExtensions = {".bin", ".pth", ".pt", ".ckpt", ".h5", ".msgpack", ".onnx"};
 
@@ -89,13 +92,6 @@ bool has_gguf_magic(const InputFile& file) {
   return std::string_view(reinterpret_cast<const char*>(magic.data()), magic.size()) == "GGUF";
 }
 
-// A name in the index is a file of the same folder; anything else could reach out of it.
-bool is_plain_name(std::string_view name) {
-  constexpr size_t kMaxNameBytes = 255;
-  return !name.empty() && name.size() <= kMaxNameBytes && name != "." && name != ".." &&
-         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
-}
-
 WeightMap read_index(const fs::path& path) {
   const std::string file = path.filename().string();
   const Json root = parse_json(read_text_file(path), file);
@@ -111,7 +107,7 @@ WeightMap read_index(const fs::path& path) {
   }
   WeightMap map;
   for (const auto& [tensor, value] : weight_map->object()) {
-    if (!value.is_string() || !is_plain_name(value.string())) {
+    if (!value.is_string() || !is_plain_file_name(value.string())) {
       const std::string got = value.is_string() ? fmt::format("'{}'", printable(value.string())) : std::string(value.kind_name());
       throw Error(ErrorCode::bad_header,
                   fmt::format("file of the tensor: got {}, expected the name of a file in the same folder", got),
@@ -196,6 +192,12 @@ Contents find_in_folder(const fs::path& folder) {
   if (std::binary_search(names.begin(), names.end(), kSingleName)) {
     contents.safetensors = {std::string(kSingleName)};
     return contents;
+  }
+  if (std::binary_search(names.begin(), names.end(), kContractName)) {
+    throw Error(ErrorCode::file_missing,
+                fmt::format("an exported bundle, no checkpoint: got '{}' in the folder, expected the checkpoint it was made from",
+                            kContractName),
+                {folder.string(), {}, {}});
   }
   const std::vector<std::string> gguf = with_extension(names, ".gguf");
   if (gguf.size() + contents.safetensors.size() > 1 && !gguf.empty()) {

@@ -12,14 +12,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/plain_file_name.h"
 #include "base/printable.h"
+#include "decode/bundle_files.h"
 #include "io/json.h"
 #include "transload/dtype.h"
 #include "transload/error.h"
 
 namespace transload {
 
-inline constexpr const char* kContractFile = "contract.json";
 inline constexpr uint32_t kMaxDimension = 1U << 30;  // of one axis: sums of a few stay inside 32 bits
 
 template <typename T>
@@ -86,7 +87,7 @@ class ContractFields {
   }
   std::string plain_file(std::string_view field) const {
     const std::string name = text(field);
-    if (name.empty() || name == "." || name == ".." || name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
+    if (!is_plain_file_name(name)) {
       fault(field,
             fmt::format("not a plain file name: got '{}', expected a file of the bundle's own folder", printable(name, 80)));
     }

@@ -19,7 +19,6 @@
 namespace transload {
 namespace {
 
-constexpr const char* kHostFile = "host.safetensors";
 constexpr std::string_view kFormat = "transload-contract";
 constexpr int64_t kVersion = 1;
 

@@ -8,6 +8,8 @@
 
 namespace transload {
 
+inline constexpr uint64_t kMostLanes = 16;  // floats of the longest vector
+
 // Rows begin..end-1 of the weights with a few rows of x, decoded in registers: once for each 4, 2 or 1 rows of x.
 struct RowProduct {
   const WeightMatrix* weight;
@@ -34,6 +36,8 @@ struct TileProduct {
 };
 void multiply_tiles(const TileProduct& product);
 
+// Whole vectors of weights are read: from each row up to kMostLanes - 1 floats past its last column, which must be readable and
+// are of no effect, unless `columns` is a multiple of kMostLanes. Nothing else is touched past its end.
 struct ColumnProduct {
   const float* x;  // [m, rows], `x_stride` floats from row to row
   uint64_t x_stride;

@@ -22,14 +22,15 @@ using ValueObserver = std::function<void(const Value& value, std::span<const flo
 class Interpreter {
  public:
   // The graph is checked (check_graph) and its constants are opened; `graph`, `store` and `pool` must outlive this. Large
-  // constants stay mapped in their stored dtype, also behind a cast that keeps every value.
+  // constants stay mapped in their stored dtype, also behind a cast that keeps every value. Throws graph_invalid, size_overflow
+  // and what WeightStore throws.
   Interpreter(const Graph& graph, WeightStore& store, WorkerPool& pool);
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
 
   // `inputs`: one view for each graph input, by name, in any order; dtype and shape must be those of the graph. Outputs in graph
-  // order. Throws usage (a missing or unknown input), shape_mismatch, dtype_mismatch, bad_offset (a gather index outside its
-  // table).
+  // order. Throws usage (a missing or unknown input), shape_mismatch, dtype_mismatch, and what run_op throws: bad_offset (a
+  // gather index outside its table), numeric_fault (an integer division by zero), io_failure (not enough memory).
   std::vector<Tensor> run(std::span<const TensorView> inputs, const ValueObserver& observe = {});
 
   // Bytes of values at the widest point of the last run.

@@ -2,7 +2,6 @@
 #include "runtime/interpreter_ops.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "base/memory.h"
 #include "transload/error.h"
 #include "weights/kernels.h"
 
@@ -56,16 +56,9 @@ static_assert(in_enumerator_order());
 constexpr std::align_val_t kAlignment{64};
 constexpr uint64_t kLeastSpareBytes = 64 << 10;  // smaller blocks are reused by the allocator itself
 
-uint64_t physical_memory_bytes() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page_bytes = ::sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page_bytes <= 0) return uint64_t{1} << 36;
-  return static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes);
-}
-
 }  // namespace
 
-ValueMemory::ValueMemory() : limit_bytes_(physical_memory_bytes()) {}
+ValueMemory::ValueMemory() : limit_bytes_(available_memory_bytes()) {}
 
 ValueMemory::~ValueMemory() { shrink_spares(0); }
 

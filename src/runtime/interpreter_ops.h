@@ -16,9 +16,9 @@
 
 namespace transload {
 
-// Memory of values: counted, and never more than the machine has, since a small graph can ask for any amount. Large blocks that
-// values have left are kept for the next ones (new pages cost more than the copies that fill them), within the widest point of
-// all runs.
+// Memory of values: counted, and never more than the machine could give, since a small graph can ask for any amount. Large blocks
+// that values have left are kept for the next ones (new pages cost more than the copies that fill them), within the widest point
+// of all runs.
 class ValueMemory {
  public:
   ValueMemory();

@@ -44,12 +44,12 @@ constexpr uint64_t kRows = 64;
 constexpr uint64_t kColumns = 256;
 constexpr uint64_t kMinColumns = 64;
 constexpr uint64_t kDepth = 64;
-constexpr uint64_t kVector = 16;  // floats: no vector is longer, so whole ones never reach past the columns
 
 void multiply_block(const MatrixProduct& p, const OutputBlock& block) {
   const uint64_t end = block.row + block.rows;
   for (uint64_t row = block.row; row < end; ++row) std::fill_n(p.out + row * p.n + block.column, block.columns, 0.0F);
-  const uint64_t whole = block.columns / kVector * kVector;
+  // Past the last value of `b` there may be nothing to read, so the rest of the columns goes one by one.
+  const uint64_t whole = block.columns / kMostLanes * kMostLanes;
   for (uint64_t first = 0; first < p.k; first += kDepth) {
     const uint64_t depth = std::min(kDepth, p.k - first);
     add_column_products({.x = p.a + block.row * p.k + first,

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/checked.h"
+#include "base/memory.h"
 #include "runtime/step_inputs.h"
 #include "transload/error.h"
 
@@ -58,19 +59,24 @@ std::vector<Buffer> zero_buffers(const StepContract& layout, DType dtype) {
     const uint64_t bytes = tensor_bytes(dtype, {2, cache.kv_heads, cache.slots, cache.head_dim});
     total = checked_add(total, bytes, "KV cache");
   }
+  const auto refuse_size = [&](uint64_t most) {
+    throw Error(ErrorCode::io_failure,
+                fmt::format("KV cache of context {} does not fit in memory: got {} bytes, expected at most {}", layout.context,
+                            total, most));
+  };
+  const uint64_t available = available_memory_bytes();
+  if (total > available) refuse_size(available);
+  std::vector<Buffer> buffers;
   try {
-    std::vector<Buffer> buffers;
     for (const CacheLayer& cache : layout.caches) {
       const uint64_t bytes = uint64_t{cache.kv_heads} * cache.slots * entry_bytes(cache, dtype);
       buffers.emplace_back(bytes);
       buffers.emplace_back(bytes);
     }
-    return buffers;
   } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::io_failure,
-                fmt::format("KV cache of context {} does not fit in memory: got {} bytes to hold, expected fewer", layout.context,
-                            total));
+    refuse_size(total - 1);
   }
+  return buffers;
 }
 
 // Elements whose exponent bits are all ones.

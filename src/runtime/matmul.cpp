@@ -17,7 +17,9 @@ constexpr uint64_t kL1Floats = 4 << 10;
 constexpr uint64_t kL2Floats = 64 << 10;
 constexpr uint64_t kColumnBlock = 128;  // with kRowChunk: 32 KiB of converted weights
 constexpr uint64_t kRowChunk = 64;
-constexpr uint64_t kFloatsOfLine = 16;  // of a cache line, and of the longest vector
+constexpr uint64_t kFloatsOfLine = 16;  // of a cache line
+// A block of columns is whole vectors, so what add_column_products reads past the columns stays inside its row of scratch.
+static_assert(kColumnBlock % kMostLanes == 0);
 
 // fp32 memory of a worker; it stays for the next product.
 float* scratch(uint64_t count) {

@@ -35,7 +35,7 @@ struct ReferenceSinks {
 
 class Reference {
  public:
-  // `model`, `store` and `pool` must outlive this.
+  // `model`, `store` and `pool` must outlive this. Throws what WeightStore throws for weights that do not fit the model.
   Reference(const DecoderModel& model, WeightStore& store, WorkerPool& pool);
   ~Reference();
   Reference(const Reference&) = delete;

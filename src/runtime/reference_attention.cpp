@@ -14,7 +14,6 @@ constexpr uint64_t kScoreFloats = 32 << 10;  // of one worker: stays in the L2 c
 // Keys taken at a time. Chunks begin at multiples of it, wherever a window does, so that sums are made in one order.
 constexpr uint64_t kKeyChunk = 64;
 constexpr uint64_t kUnitsPerWorker = 3;
-constexpr uint64_t kPadding = 64;  // floats: kernels load whole vectors, also past the last column
 
 // Dropped tokens are worth a move of the others from here on.
 constexpr uint64_t kFewTokens = 64;
@@ -155,8 +154,9 @@ void KeyValueHistory::extend(uint64_t position, uint64_t count) {
     }
   }
   tokens_ = position + count - first_;
-  keys_.resize(tokens_ * width_ + kPadding);
-  values_.resize(tokens_ * width_ + kPadding);
+  // add_column_products reads past the last column of the last token.
+  keys_.resize(tokens_ * width_ + kMostLanes);
+  values_.resize(tokens_ * width_ + kMostLanes);
 }
 
 RopeTable::RopeTable(const RopeGroup& group, uint64_t first_position, uint64_t rows)

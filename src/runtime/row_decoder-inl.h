@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "runtime/dot_kernels.h"
 #include "transload/dtype.h"
 #include "weights/convert.h"
 
@@ -22,8 +23,8 @@ namespace transload {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// At most 16 lanes: the smallest group of values that share a scale.
-using F32 = hn::CappedTag<float, 16>;
+static_assert(kMostLanes == 16);  // the smallest group of values that share a scale
+using F32 = hn::CappedTag<float, kMostLanes>;
 using I32 = hn::RebindToSigned<F32>;
 using U32 = hn::RebindToUnsigned<F32>;
 using U16 = hn::Rebind<uint16_t, F32>;

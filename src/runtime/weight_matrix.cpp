@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/memory.h"
 #include "transload/error.h"
 #include "weights/lower.h"
 #include "weights/piece.h"
@@ -38,6 +39,17 @@ LoweredTensor lower_to_f32(const Recipe& recipe) {
                             dtype_name(recipe.dtype())));
   }
   return lower(cast(recipe, DType::f32));
+}
+
+// Values that are computed are touched at once, so the system would end the program where they do not fit.
+void require_memory(uint64_t bytes) {
+  constexpr uint64_t kWorthALook = uint64_t{16} << 20;
+  if (bytes < kWorthALook) return;
+  const uint64_t available = available_memory_bytes();
+  if (bytes > available) {
+    throw Error(ErrorCode::io_failure,
+                fmt::format("weights in f32 do not fit in memory: got {} bytes, expected at most {}", bytes, available));
+  }
 }
 
 void compute(const LoweredTensor& tensor, std::byte* out) {
@@ -96,6 +108,7 @@ struct WeightStore::State {
     for (auto entry = first; entry != last; ++entry) {
       if (entry->second.recipe == recipe) return entry->second.values->data();
     }
+    require_memory(tensor.bytes);
     auto values = std::make_unique<Buffer>(tensor.bytes);
     compute(tensor, values->data());
     owned_bytes += tensor.bytes;
@@ -170,6 +183,7 @@ WeightMatrix WeightStore::matrix(const Recipe& recipe, uint64_t rows) {
 
 std::vector<float> WeightStore::values(const Recipe& recipe) {
   const LoweredTensor tensor = lower_to_f32(recipe);
+  require_memory(tensor.bytes);
   std::vector<float> values(tensor.elements);
   compute(tensor, std::as_writable_bytes(std::span(values)).data());
   return values;

@@ -22,8 +22,6 @@ class WeightMatrix {
   uint64_t columns = 0;
 
   const std::byte* row(uint64_t index) const { return starts_.empty() ? base_ + index * row_bytes_ : starts_[index]; }
-  // Bytes between rows when all rows lie one after the other, else 0.
-  uint64_t stride() const { return starts_.empty() ? row_bytes_ : 0; }
 
  private:
   friend class WeightStore;
@@ -37,7 +35,8 @@ class WeightMatrix {
 class WeightStore {
  public:
   // The recipe as a matrix of `rows` x (elements / rows). Row-wise views of stored tensors stay mapped; casts that keep every
-  // value (f16 to f32 and the like) vanish; anything else is computed into memory of the store. Throws bad_offset, io_failure.
+  // value (f16 to f32 and the like) vanish; anything else is computed into memory of the store. Throws bad_offset, io_failure,
+  // dtype_mismatch (integers), shape_mismatch (rows that the values do not fill).
   WeightMatrix matrix(const Recipe& recipe, uint64_t rows);
   WeightMatrix matrix(const Recipe& recipe);  // rows = shape[0]
   // Small tensors: all values in f32.

@@ -28,6 +28,8 @@ TEST(Printable, EscapesCharactersThatSteerATerminalOrReorderText) {
   EXPECT_EQ(printable("\u00a0\u2013\u2026\u2070\u200d"), "\u00a0\u2013\u2026\u2070\u200d");
 }
 
+TEST(Printable, EscapesTheByteOrderMark) { EXPECT_EQ(printable("\ufeff1 2"), "\\xef\\xbb\\xbf1 2"); }
+
 TEST(Printable, CutsLongTextBetweenCharacters) {
   EXPECT_EQ(printable(std::string(300, 'x'), 10), std::string(10, 'x') + "...");
   EXPECT_EQ(printable("aaaü", 4), "aaa...");

@@ -345,6 +345,35 @@ TEST(BundleRunner, RefusesAGraphThatDiffersFromTheContract) {
               Fails(ErrorCode::config_invalid, HasSubstr("got 'logits' f32 [1,320], expected 'probabilities' f32 [1,320]")));
 }
 
+TEST(BundleRunner, ComparesTheGraphBeforeItMakesInputsOfTheSizesThatTheContractClaims) {
+  Exported exported("spark", options_of(CacheLayout::ring, {64}, {8}));
+  constexpr int64_t kClaimed = 1 << 24;  // tokens a call: 4 GiB of rows, and more than any machine has of masks
+  Json contract = parse_json(read_text_file(exported.bundle() / "contract.json"), "contract.json");
+  Json& step = const_cast<Json&>(contract.find("steps")->array().front());
+  const auto claim = [&](const Json* ports) {
+    for (const Json& port : ports->array()) {
+      Json::Array shape = port.find("shape")->array();
+      const std::string& role = port.find("role")->string();
+      if (role == "k_cache" || role == "v_cache") continue;
+      const size_t axis = role == "logits" ? 0 : role == "embedding_rows" ? 1 : 2;
+      if (role == "mask") shape.back() = shape.back().integer() - 8 + kClaimed;
+      shape[axis] = kClaimed;
+      const_cast<Json&>(port).set("shape", shape);
+    }
+  };
+  claim(step.find("inputs"));
+  claim(step.find("outputs"));
+  step.set("q", kClaimed);
+  for (const Json& cache : step.find("caches")->array()) const_cast<Json&>(cache).set("new_entries", kClaimed);
+  std::ofstream(exported.bundle() / "contract.json") << write_json(contract);
+  EXPECT_THAT(
+      [&] {
+        BundleRunner runner = exported.runner();
+        runner.call_tokens({&runner.contract().steps[0], 1}, std::vector<int32_t>{1});
+      },
+      Fails(ErrorCode::config_invalid, HasSubstr("does not match contract.json")));
+}
+
 TEST(BundleRunner, RefusesEmbeddingRowsThatLieOutsideTheirFile) {
   Exported exported("spark", options_of(CacheLayout::ring, {64}, {1}));
   const std::string text = read_text_file(exported.bundle() / "contract.json");

@@ -66,6 +66,20 @@ TEST(Evaluate, ReportsProgressInTokensUpToAllOfThem) {
   EXPECT_THAT(done, ElementsAre(2, 3, 5));
 }
 
+// A bar on a terminal ends with the total.
+TEST(Evaluate, ReportsAllTokensAlsoWhenTheLastChunkIsOneToken) {
+  for (const uint32_t top : {0U, 1U}) {
+    ScriptedDecoder decoder;
+    std::vector<uint64_t> done;
+    EvaluateOptions options;
+    options.chunk = 2;
+    options.top = top;
+    options.progress = [&](uint64_t tokens, uint64_t) { done.push_back(tokens); };
+    evaluate(decoder, std::vector<int32_t>{1, 2, 3, 4, 5}, options);
+    EXPECT_THAT(done, ElementsAre(2, 4, 5)) << top;
+  }
+}
+
 TEST(Evaluate, KeepsDigitsOfVeryUnlikelyTokens) {
   ScriptedDecoder decoder;
   decoder.best = 1000;
@@ -86,6 +100,12 @@ TEST(Evaluate, RefusesWhatHasNoPredictions) {
   EXPECT_THAT(call({5}, 0), Fails(ErrorCode::usage, HasSubstr("got 1, expected at least 2")));
   EXPECT_THAT(call({1, 2}, 1), Fails(ErrorCode::usage, HasSubstr("tokens in a chunk: got 1, expected 2 to 8")));
   EXPECT_THAT(call({1, 2}, 9), Fails(ErrorCode::usage, HasSubstr("got 9, expected 2 to 8")));
+  ScriptedDecoder one(1);
+  EXPECT_THAT(
+      [&] {
+        evaluate(one, std::vector<int32_t>{1, 2}, {});
+      },
+      Fails(ErrorCode::usage, HasSubstr("context holds nothing to predict: got 1, expected at least 2")));
   EXPECT_THAT(call({1, 2, 64}, 0),
               Fails(ErrorCode::usage, HasSubstr("token 2: id outside the vocabulary: got 64, expected 0 to 63")));
   EXPECT_THAT(call({1, -1}, 0), Fails(ErrorCode::usage, HasSubstr("got -1")));

@@ -168,13 +168,15 @@ TEST(Sampler, RefusesLogitsThatGiveNoProbabilities) {
         Fails(ErrorCode::numeric_fault, HasSubstr("logit of token 2: got NaN")));
     EXPECT_THAT([&] { sampler.choose({}); }, Fails(ErrorCode::usage, HasSubstr("no logits")));
   }
-  Sampler sampler(sampling(1));
-  for (const float value : {kInfinity, -kInfinity}) {
-    EXPECT_THAT(
-        [&] {
-          sampler.choose(std::vector<float>{value, value});
-        },
-        Fails(ErrorCode::numeric_fault, HasSubstr("expected a finite one")));
+  for (const double temperature : {0.0, 1.0}) {
+    Sampler sampler(sampling(temperature));
+    for (const float value : {kInfinity, -kInfinity}) {
+      EXPECT_THAT(
+          [&] {
+            sampler.choose(std::vector<float>{value, value});
+          },
+          Fails(ErrorCode::numeric_fault, HasSubstr("expected a finite one")));
+    }
   }
 }
 

@@ -73,6 +73,15 @@ TEST_F(TokenFile, RefusesWhatIsNoNumberWithItsOffset) {
   }
 }
 
+TEST_F(TokenFile, RefusesMoreIdsThanATextCouldHold) {
+  constexpr uint64_t kCount = (uint64_t{1} << 26) + 1;
+  const SafetensorsLayout layout = plan_safetensors({{"tokens", DType::i32, {kCount}}});
+  const auto path = file("ids.safetensors", layout.header);
+  std::filesystem::resize_file(path, layout.header.size() + 4 * kCount);  // without data
+  EXPECT_THAT([&] { read_token_file(path); },
+              Fails(ErrorCode::bad_header, HasSubstr("too many token ids: got 67108865, expected at most 67108864")));
+}
+
 TEST_F(TokenFile, RefusesFilesThatAreNone) {
   EXPECT_THAT([&] { read_token_file(folder_ / "gone.txt"); }, Fails(ErrorCode::file_missing, HasSubstr("gone.txt")));
   EXPECT_THAT([&] { read_token_file(folder_ / "gone.safetensors"); }, Fails(ErrorCode::file_missing, HasSubstr("gone")));

@@ -254,6 +254,16 @@ TEST(Checkpoint, SaysThatItNeedsSafetensors) {
               Fails(ErrorCode::file_missing, HasSubstr("got 'config.json'")));
 }
 
+TEST(Checkpoint, SaysThatABundleIsNone) {
+  const ScratchFolder folder;
+  for (const char* name : {"contract.json", "config.json", "host.safetensors", "tokenizer.gguf", "weights.bin"}) {
+    folder.write(name, "{}");
+    EXPECT_THAT(
+        [&] { Checkpoint::open(folder.path()); },
+        Fails(ErrorCode::file_missing, HasSubstr("an exported bundle, no checkpoint: got 'contract.json' in the folder")));
+  }
+}
+
 TEST(Checkpoint, AsksWhichOfSeveralCheckpoints) {
   const ScratchFolder folder;
   folder.write("a.gguf", "GGUF");

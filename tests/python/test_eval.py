@@ -1,5 +1,6 @@
 # `transload eval`: likelihoods against the golden logits, from checkpoints and bundles; forms of input, chunks, refusals.
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_people_are_told_perplexity_tokens_and_time(transload, ids):
     words = [line.split()[0] for line in result.stdout.splitlines()]
     assert (result.returncode, words) == (0, ["perplexity", "mean", "tokens", "time"])
     assert "40 in 1 chunk, 39 predicted" in result.stdout and " tokens/s, peak memory " in result.stdout
-    assert result.stderr.startswith("reading 100 % 40 tokens of 40 tokens, ") and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("reading 100 % 40 of 40 tokens, ") and result.stderr.count("\n") == 1
     assert transload("eval", Golden("llama").checkpoint, "--ids", ids, "--quiet").stderr == ""
 
 
@@ -91,3 +92,18 @@ def test_what_cannot_be_evaluated_is_one_clear_line(transload, tmp_path, content
         (tmp_path / "ids.txt").write_text(content)
     result = transload("eval", Golden("llama").checkpoint, "--ids", tmp_path / "ids.txt", *options)
     assert (result.returncode, result.stdout) == (code, "") and message in result.stderr, result.stderr
+
+
+def test_what_is_read_is_never_replaced(transload, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(Golden("llama").checkpoint, checkpoint)
+    ids = tmp_path / "ids.safetensors"
+    shutil.copy(checkpoint / "golden.safetensors", ids)
+    (tmp_path / "link").symlink_to(checkpoint)
+    (tmp_path / "ids.link").symlink_to(ids)
+    before = {p: p.stat().st_ino for p in tmp_path.rglob("*")}
+    for save in (ids, tmp_path / "ids.link", f"{checkpoint}/../ids.safetensors", checkpoint / "model.safetensors", tmp_path / "link" / "new.safetensors"):
+        result = transload("eval", checkpoint, "--ids", ids, "--save", save)
+        assert (result.returncode, result.stdout) == (2, "") and "--save is or lies in what is read" in result.stderr, result.stderr
+    assert {p: p.stat().st_ino for p in tmp_path.rglob("*")} == before
+    assert transload("eval", checkpoint, "--ids", ids, "--save", tmp_path / "nll.safetensors").returncode == 0

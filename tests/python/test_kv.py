@@ -3,6 +3,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -44,7 +45,7 @@ def test_spark_at_context_4096(transload, spark):
     }
     assert layouts["ring"]["saved_bytes"] == 234_881_024 - 80_697_344
     table = read(transload, spark, "--context", 4096)
-    assert re.search(r"^  auto +58,720,256 +21,977,088 +80,697,344 +154,183,680 +65\.6 %$", table, re.MULTILINE)
+    assert re.search(r"^  auto +58,720,256 +21,977,088 +80,697,344 +154,183,680 +65\.6$", table, re.MULTILINE)
     assert re.search(r"^  0-2, .*, \.\.\. +21 sliding +ring +511 +1,046,528 +21,977,088$", table, re.MULTILINE)
     assert re.search(r"^  3, .*, \.\.\. +7 full +append +4,096 +8,388,608 +58,720,256$", table, re.MULTILINE)
 
@@ -190,6 +191,15 @@ def test_svg_that_cannot_be_written_leaves_nothing(transload, data, tmp_path):
     assert result.stdout == "" and list(tmp_path.iterdir()) == []
     result = transload("kv", checkpoint(data, "spark"), "--context", 16, "--svg", tmp_path)
     assert result.returncode == 5 and "got a folder" in result.stderr
+
+
+def test_svg_never_replaces_what_is_read(transload, data, tmp_path):
+    folder = shutil.copytree(checkpoint(data, "spark"), tmp_path / "checkpoint")
+    config = shutil.copy(folder / "config.json", tmp_path / "other.json")
+    for svg in (folder / "model.safetensors", folder / "kv.svg", config):
+        result = transload("kv", folder, "--config", config, "--context", 16, "--svg", svg)
+        assert (result.returncode, result.stdout) == (2, "") and "--svg is or lies in what is read" in result.stderr
+    assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in checkpoint(data, "spark").iterdir())
 
 
 @pytest.mark.parametrize("arguments, message", [

@@ -47,6 +47,17 @@ def test_block(root, language, text, line):
         assert run(root, str(program)).strip()
 
 
+def test_the_example_host_runs_a_bundle_through_the_cache(root, tmp_path):
+    program, bundle = tmp_path / "host", tmp_path / "bundle"
+    run(root, "g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-Iinclude", str(ROOT / "examples/host.cpp"), "-o", str(program),
+        "build/release/libtransload.a", "-lfmt", "-lhwy", "-pthread")
+    for inputs in ("rows", "ids"):
+        run(root, "build/release/transload", "export", "onnx", "tests/data/decoders/spark", "-o", str(bundle), "--context", "64",
+            "--inputs", inputs, "--overwrite", "--quiet")
+        # 3 windows of 7 slots and a cache of 64, keys and values, 2 heads of 32, fp32
+        assert run(root, str(program), str(bundle)) == f"11 tokens in {(3 * 7 + 64) * 2 * 2 * 32 * 4} bytes of KV cache\n"
+
+
 def test_every_block_is_run_or_shown_as_a_console():
     assert {language for language, _, _ in BLOCKS} <= {"sh", "python", "cpp", "console"}
     assert {language for language, _, _ in RUN} == {"sh", "python", "cpp"}

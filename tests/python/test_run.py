@@ -172,6 +172,11 @@ REFUSALS = [
     ((*IDS, "--system", "a"), 2, "--system applies to --chat"),
     ((*IDS, "--tokenizer", "a"), 2, "--tokenizer applies to --prompt and --chat"),
     (("--prompt", "a", "--no-thinking"), 2, "--no-thinking applies to --chat"),
+    ((*IDS, "--temperature", "hot"), 2, "--temperature: got 'hot', expected a number"),
+    ((*IDS, "--top-p", "0.5x"), 2, "--top-p: got '0.5x', expected a number"),
+    ((*IDS, "--min-p", ""), 2, "--min-p: got '', expected a number"),
+    ((*IDS, "--top-logits", "2"), 2, "--top-logits applies to --prompt-ids with --json"),
+    (("--prompt", "a", "--json", "--top-logits", "2"), 2, "--top-logits applies to --prompt-ids with --json"),
 ]
 
 
@@ -192,6 +197,44 @@ def test_a_bundle_refuses_what_it_has_no_graph_for(transload, bundle, options, m
     options = options if "--prompt-ids" in options else (*IDS, *options)
     result = transload("run", bundle, *options)
     assert (result.returncode, result.stdout) == (2, "") and message in result.stderr
+
+
+@pytest.mark.parametrize("words", [("inspect", ), ("kv", "--context", 16), ("export", "onnx", "-o", "never-written")])
+def test_a_bundle_where_a_checkpoint_is_wanted_is_one_clear_line(transload, bundle, words):
+    result = transload(*words, bundle)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert f"{bundle}: an exported bundle, no checkpoint: got 'contract.json'" in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("line, code, message", [
+    (b"\x1b[2Jx\xff\n", 2, "token ids: got '\\x1b[2Jx\\xff', expected numbers"),
+    (b"\0" * 99, 2, "token ids: got '" + "\\x00" * 40 + "...', expected numbers"),
+    (b"1 " * ((32 << 20) + 1), 2, "line of standard input: got no end, expected one within 67108864 bytes"),
+])
+def test_lines_that_are_no_prompt_are_refused_in_plain_characters(llama, line, code, message):
+    result = subprocess.run([conftest.command(), "run", llama.checkpoint, "--prompt-ids", "-"], input=line, capture_output=True)
+    assert (result.returncode, result.stdout) == (code, b"")
+    assert message in result.stderr.decode() and result.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("kind, file", [("checkpoint", "model.safetensors"), ("bundle", "weights.bin")])
+def test_a_file_that_shrinks_while_it_is_mapped_is_one_clear_line(llama, bundle, tmp_path, kind, file):
+    path = shutil.copytree(bundle if kind == "bundle" else llama.checkpoint, tmp_path / kind)
+    command = [conftest.command(), "run", path, "--prompt-ids", "-", "--max-new-tokens", "2", "--ignore-eos"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(b"5\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        os.truncate(path / file, 0)
+        _, errors = process.communicate(b"6\n", timeout=60)
+    assert (process.returncode, errors) == (5, b"transload: cannot read a mapped file: it shrank while it was read, or its disk failed\n")
+
+
+def test_standard_input_that_cannot_be_read_is_an_error_of_the_system(llama, tmp_path):
+    folder = os.open(tmp_path, os.O_RDONLY)
+    result = subprocess.run([conftest.command(), "run", llama.checkpoint, "--prompt-ids", "-"], stdin=folder, capture_output=True, text=True)
+    os.close(folder)
+    assert (result.returncode, result.stderr) == (5, "transload: cannot read standard input\n")
 
 
 def test_a_slice_and_a_missing_path_are_refused(transload, llama, export):
@@ -295,7 +338,7 @@ def test_without_tokenizer_or_template_text_is_refused(llama, talking, tmp_path,
     code, _, err = run_module(capsys, tmp_path / "c", "--chat", "a")
     assert code == 2 and "no chat template" in err
     code, _, err = run_module(capsys, "/nowhere", "--prompt", "a")
-    assert code == 2 and "/nowhere: no such file or folder" in err
+    assert code == 1 and "/nowhere: no such file or folder" in err  # as the native command says of ids
 
 
 def test_errors_of_the_command_keep_their_exit_code(talking, capfd, monkeypatch):

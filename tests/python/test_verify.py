@@ -43,7 +43,7 @@ def test_reports_are_written_whole_in_the_form_of_their_name(transload, bundle, 
     assert not re.search(r"https?://|<script|<link|<img", page)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
     result = transload("verify", bundle, "--report", tmp_path / "no" / "report.json", "--quiet")
-    assert result.returncode == 5 and "report.json" in result.stderr
+    assert result.returncode == 5 and "report.json" in result.stderr and "verification passed" in result.stdout
 
 
 @pytest.mark.parametrize("tokens", [["--prompt-ids", "5,9,200,3,3,17"], ["--tokens"], ["--prompt-length", "6"]])

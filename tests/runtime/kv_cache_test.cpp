@@ -2,6 +2,7 @@
 // fork.
 #include "transload/kv_cache.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,6 +20,7 @@
 namespace transload {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -402,6 +404,21 @@ TEST(KvCache, RefusesGraphsItCannotCallAndContextsThatShrink) {
   EXPECT_THAT([&] { cache.grow(8); }, Fails(ErrorCode::usage, HasSubstr("context cannot shrink: got 8, expected at least 16")));
   EXPECT_THAT([&] { cache.grow(99); }, Fails(ErrorCode::usage, HasSubstr("no graph for this context: got 99")));
   EXPECT_EQ(cache.context(), 16U);
+}
+
+TEST(KvCache, RefusesBuffersBeyondWhatTheMachineCouldGive) {
+  // 150 GB to 14 EB.
+  for (const uint32_t context : {1U << 30, 1U << 29}) {
+    for (const uint32_t heads : {6U, 1U << 28}) {
+      FixtureOptions options;
+      options.steps = {{1, context}};
+      options.kv_heads = heads;
+      EXPECT_THAT([&] { KvCache{shared(options)}; },
+                  Fails(ErrorCode::io_failure,
+                        AllOf(HasSubstr(fmt::format("KV cache of context {} does not fit in memory: got ", context)),
+                              HasSubstr("expected at most "))));
+    }
+  }
 }
 
 // Entries of positions 0 .. count-1, as a prefill done elsewhere gives them.

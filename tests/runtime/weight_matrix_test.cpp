@@ -16,6 +16,8 @@
 namespace transload {
 namespace {
 
+using testing::Each;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 // A file of pseudo-random bytes that are finite as f16, bf16, f32 and f64, and tensors in it.
@@ -169,15 +171,20 @@ TEST(WeightStore, ComputesFromPlacesThatAreNotAligned) {
   expect_matrix(stored.tensor(DType::q6_k, {2, 256}, 63), DType::q6_k);
 }
 
-TEST(WeightStore, HasAStrideWhereRowsFollowOneAnother) {
+TEST(WeightStore, KeepsTheOrderOfRowsThatTheRecipeGives) {
+  const auto steps = [](const WeightMatrix& matrix) {
+    std::vector<std::ptrdiff_t> bytes;
+    for (uint64_t row = 1; row < matrix.rows; ++row) bytes.push_back(matrix.row(row) - matrix.row(row - 1));
+    return bytes;
+  };
   const StoredTensors stored;
   const Recipe matrix = stored.tensor(DType::bf16, {6, 10}, 64);
   WeightStore store;
-  EXPECT_EQ(store.matrix(slice(matrix, 0, 2, 6)).stride(), 20U);
-  EXPECT_EQ(store.matrix(matrix, 12).stride(), 10U);
-  EXPECT_EQ(store.matrix(transpose(matrix)).stride(), 24U);
-  EXPECT_EQ(store.matrix(slice(matrix, 1, 2, 6)).stride(), 0U);
-  EXPECT_EQ(store.matrix(unpair_rotary_rows(slice(matrix, 0, 0, 4), 1)).stride(), 0U);
+  EXPECT_THAT(steps(store.matrix(slice(matrix, 0, 2, 6))), Each(20));
+  EXPECT_THAT(steps(store.matrix(matrix, 12)), Each(10));
+  EXPECT_THAT(steps(store.matrix(transpose(matrix))), Each(24));
+  EXPECT_THAT(steps(store.matrix(slice(matrix, 1, 2, 6))), Each(20));
+  EXPECT_THAT(steps(store.matrix(unpair_rotary_rows(slice(matrix, 0, 0, 4), 1))), ElementsAre(40, -20, 40));
 }
 
 TEST(WeightStore, SharesMappingsAndResults) {
@@ -243,6 +250,20 @@ TEST(WeightStore, RefusesTensorsOutsideTheirFile) {
         store.matrix(source({"nowhere", DType::f32, {1, 1}, 0, 4, nullptr}));
       },
       Fails(ErrorCode::internal, HasSubstr("tensor 'nowhere'")));
+}
+
+TEST(WeightStore, RefusesComputedValuesBeyondWhatTheMachineCouldGive) {
+  const ScratchFolder folder;
+  const auto path = folder.write("weights.bin", "");
+  constexpr uint64_t kBytes = uint64_t{1} << 42;
+  std::filesystem::resize_file(path, kBytes);  // without data
+  const auto file = InputFile::open(path);
+  const Recipe eighths = source({"eighths", DType::f8_e4m3, {kBytes / 8, 8}, 0, kBytes, file});
+  WeightStore store;
+  const auto too_large = Fails(ErrorCode::io_failure, HasSubstr("weights in f32 do not fit in memory: got 17592186044416 bytes"));
+  EXPECT_THAT([&] { store.matrix(eighths); }, too_large);
+  EXPECT_THAT([&] { store.values(eighths); }, too_large);
+  EXPECT_EQ(store.owned_bytes(), 0U);
 }
 
 }  // namespace

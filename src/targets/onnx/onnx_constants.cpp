@@ -12,7 +12,9 @@
 
 #include "base/checked.h"
 #include "base/half.h"
+#include "base/plain_file_name.h"
 #include "base/printable.h"
+#include "graph/graph.h"
 #include "targets/onnx/onnx_lowering.h"
 #include "transload/error.h"
 
@@ -21,7 +23,6 @@ namespace {
 
 using onnx_message::Tensor;
 
-constexpr size_t kMaxRank = 4;
 constexpr uint64_t kMaxIntegers = 64;  // an operand has one for each axis
 static_assert(std::endian::native == std::endian::little);
 
@@ -33,8 +34,8 @@ DType dtype_of(const Tensor& tensor) {
 }
 
 Shape shape_of(const Tensor& tensor) {
-  if (tensor.dims.empty() || tensor.dims.size() > kMaxRank) {
-    fail(ErrorCode::shape_mismatch, fmt::format("rank: got {}, expected 1 to {}", tensor.dims.size(), kMaxRank));
+  if (tensor.dims.empty() || tensor.dims.size() > kMaxGraphRank) {
+    fail(ErrorCode::shape_mismatch, fmt::format("rank: got {}, expected 1 to {}", tensor.dims.size(), kMaxGraphRank));
   }
   Shape shape;
   for (const int64_t dim : tensor.dims) {
@@ -135,12 +136,6 @@ ExternalEntries external_entries(const Tensor& tensor) {
     *entry = value;
   }
   return entries;
-}
-
-// A file name and nothing else, so that a graph reads no file but those beside it.
-bool is_plain_file_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
 // Runs `read` and says which tensor an error is about.

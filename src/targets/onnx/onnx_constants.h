@@ -24,7 +24,7 @@ class OnnxConstants {
   // shape_mismatch (rank, a zero dimension, values that do not fill the shape), bad_header (external data without a plain place),
   // bad_offset, file_missing, size_overflow, io_failure.
   Recipe recipe(const onnx_message::Tensor& tensor, std::string_view name);
-  // Of a tensor of rank 1, i64 or i32, of at most kMaxIntegers elements.
+  // Of a tensor of rank 1, i64 or i32, of at most 64 elements.
   std::vector<int64_t> integers(const onnx_message::Tensor& tensor, std::string_view name);
 
  private:

@@ -27,7 +27,6 @@
 namespace transload {
 namespace {
 
-constexpr size_t kMaxRank = 4;
 // Opset 17 came with IR 8; 4 was the first where initialisers need not be inputs; 14 is the newest known.
 constexpr int64_t kMinIrVersion = 4;
 constexpr int64_t kMaxIrVersion = 14;
@@ -210,8 +209,9 @@ class GraphReader {
 
   void add(std::string_view name, ValueId id) {
     const Value& value = graph_.value(id);
-    if (value.shape.empty() || value.shape.size() > kMaxRank) {
-      fail(ErrorCode::shape_mismatch, fmt::format("rank of '{}': got {}, expected 1 to {}", name, value.shape.size(), kMaxRank));
+    if (value.shape.empty() || value.shape.size() > kMaxGraphRank) {
+      fail(ErrorCode::shape_mismatch,
+           fmt::format("rank of '{}': got {}, expected 1 to {}", name, value.shape.size(), kMaxGraphRank));
     }
     if (std::find(value.shape.begin(), value.shape.end(), 0) != value.shape.end()) {
       fail(ErrorCode::shape_mismatch,
