@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "decode/bundle_files.h"
 #include "decode/decode_step.h"
+#include "io/bundle_files.h"
 #include "io/json.h"
 #include "transload/checkpoint.h"
 #include "transload/decoder_model.h"

@@ -83,7 +83,7 @@ std::string difference_text(const Closeness& closeness, const Tolerance& toleran
 // How the bundle stores and computes; the default tolerance follows from it.
 enum class VerifyPrecision : uint8_t {
   f32_exact,    // weights f32, compute f32: the same numbers in another order of sums
-  f16_exact,    // weights f16 of bf16 or f16 sources: nearly every value is kept
+  f16_exact,    // weights f16 of bf16 or f16 sources: what bf16 has below 2^-14 loses bits that are small beside its row
   f16_rounded,  // weights f16 of f32 or quantised sources
   f16_compute,  // every value between two nodes is rounded to f16
 };

@@ -14,105 +14,62 @@
 #include "base/checked.h"
 #include "base/printable.h"
 #include "base/workers.h"
+#include "io/bundle_files.h"
 #include "io/file.h"
 #include "io/hash.h"
-#include "io/json.h"
+#include "io/json_fields.h"
 #include "transload/error.h"
 
 namespace transload {
 namespace {
 
-constexpr const char* kManifest = "manifest.json";
 constexpr uint64_t kHashBlockBytes = uint64_t{1} << 20;
 constexpr size_t kDigestDigits = 32;
 
-[[noreturn]] void fault(ErrorCode code, const std::string& path, const std::string& text) {
-  throw Error(code, fmt::format("field '{}': {}", path, text), {kManifest, {}, {}});
-}
-
-const Json& field(const Json& object, const std::string& path, std::string_view name, bool (Json::*is_kind)() const,
-                  std::string_view kind) {
-  const std::string full = path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
-  const Json* value = object.find(name);
-  if (value == nullptr) fault(ErrorCode::config_missing, full, fmt::format("missing: got none, expected {}", kind));
-  if (!(value->*is_kind)()) {
-    fault(ErrorCode::config_invalid, full, fmt::format("wrong type: got {}, expected {}", value->kind_name(), kind));
-  }
-  return *value;
-}
-
-std::string text(const Json& object, const std::string& path, std::string_view name) {
-  return field(object, path, name, &Json::is_string, "a string").string();
-}
-
-uint64_t count(const Json& object, const std::string& path, std::string_view name) {
-  const int64_t value = field(object, path, name, &Json::is_integer, "an integer").integer();
-  if (value < 0) {
-    fault(ErrorCode::config_invalid, fmt::format("{}.{}", path, name), fmt::format("got {}, expected at least 0", value));
-  }
-  return static_cast<uint64_t>(value);
-}
-
-std::string plain_name(const Json& object, const std::string& path) {
-  const std::string name = text(object, path, "file");
-  if (name.empty() || name == "." || name == ".." || name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
-    fault(ErrorCode::config_invalid, path + ".file",
-          fmt::format("not a plain file name: got '{}', expected a file of the bundle's own folder", printable(name, 80)));
-  }
-  return name;
-}
-
-// A digest that may be absent.
-std::string digest(const Json& object, const std::string& path, std::string_view name) {
-  if (object.find(name) == nullptr) return {};
-  const std::string digits = text(object, path, name);
+// 32 digits, or nothing where the field may be absent and is.
+std::string digest(const JsonFields& fields, std::string_view field, bool needed) {
+  if (!needed && !fields.has(field)) return {};
+  std::string digits = fields.text(field);
   if (digits.size() != kDigestDigits || digits.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    fault(ErrorCode::config_invalid, fmt::format("{}.{}", path, name),
-          fmt::format("not a digest: got '{}', expected 32 lower-case hex digits", printable(digits, 40)));
+    fields.fault(field, fmt::format("not a digest: got '{}', expected 32 lower-case hex digits", printable(digits, 40)));
   }
   return digits;
 }
 
-std::vector<ManifestFile> read_files(const Json& manifest) {
+uint64_t count(const JsonFields& fields, std::string_view field) { return static_cast<uint64_t>(fields.integer(field)); }
+
+std::vector<ManifestFile> read_files(const JsonFields& manifest) {
   std::vector<ManifestFile> files;
   std::set<std::string> names;
-  const Json::Array& rows = field(manifest, "", "files", &Json::is_array, "a list of objects").array();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const std::string path = fmt::format("files[{}]", i);
-    ManifestFile file{plain_name(rows[i], path), count(rows[i], path, "bytes"), digest(rows[i], path, "xxh3_128"),
-                      digest(rows[i], path, "header_xxh3_128")};
+  manifest.each_object("files", [&](const JsonFields& row) {
+    ManifestFile file{row.plain_file("file"), count(row, "bytes"), digest(row, "xxh3_128", false),
+                      digest(row, "header_xxh3_128", false)};
     if (!names.insert(file.name).second) {
-      fault(ErrorCode::config_invalid, path + ".file",
-            fmt::format("listed twice: got '{}' again, expected distinct files", printable(file.name, 80)));
+      row.fault("file", fmt::format("listed twice: got '{}' again, expected distinct files", printable(file.name, 80)));
     }
     files.push_back(std::move(file));
-  }
+  });
   return files;
 }
 
-std::vector<ManifestTensor> read_tensors(const Json& manifest, const std::vector<ManifestFile>& files) {
+std::vector<ManifestTensor> read_tensors(const JsonFields& manifest, const std::vector<ManifestFile>& files) {
   std::map<std::string, uint64_t> sizes;
   for (const ManifestFile& file : files) sizes[file.name] = file.bytes;
   std::vector<ManifestTensor> tensors;
-  const Json::Array& rows = field(manifest, "", "tensors", &Json::is_array, "a list of objects").array();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const std::string path = fmt::format("tensors[{}]", i);
-    ManifestTensor tensor{text(rows[i], path, "name"), plain_name(rows[i], path), count(rows[i], path, "offset"),
-                          count(rows[i], path, "bytes"), digest(rows[i], path, "xxh3_128")};
-    if (tensor.digest.empty()) fault(ErrorCode::config_missing, path + ".xxh3_128", "missing: got none, expected a digest");
+  manifest.each_object("tensors", [&](const JsonFields& row) {
+    ManifestTensor tensor{row.text("name"), row.plain_file("file"), count(row, "offset"), count(row, "bytes"),
+                          digest(row, "xxh3_128", true)};
     const auto size = sizes.find(tensor.file);
     if (size == sizes.end()) {
-      fault(ErrorCode::config_invalid, path + ".file",
-            fmt::format("not among the files: got '{}', expected one of 'files'", printable(tensor.file, 80)));
+      row.fault("file", fmt::format("not among the files: got '{}', expected one of 'files'", printable(tensor.file, 80)));
     }
     const auto end = checked_add(tensor.offset, tensor.bytes);
     if (!end || *end > size->second) {
-      fault(ErrorCode::config_invalid, path,
-            fmt::format("outside its file: got {} bytes from {}, expected an end of at most {}", tensor.bytes, tensor.offset,
-                        size->second));
+      row.fault("offset", fmt::format("outside its file: got {} bytes from {}, expected an end of at most {}", tensor.bytes,
+                                      tensor.offset, size->second));
     }
     tensors.push_back(std::move(tensor));
-  }
+  });
   return tensors;
 }
 
@@ -186,21 +143,25 @@ std::optional<uint32_t> layer_of_name(std::string_view name) {
 }
 
 Manifest read_manifest(const std::filesystem::path& bundle) {
-  const Json json = parse_json(read_text_file(bundle / kManifest), kManifest);
-  if (!json.is_object()) {
-    throw Error(ErrorCode::config_invalid, fmt::format("manifest: got {}, expected an object", json.kind_name()),
-                {kManifest, {}, {}});
+  if (!std::filesystem::exists(bundle / kManifestFile)) {
+    throw Error(ErrorCode::file_missing,
+                fmt::format("no bundle: got {}, expected a folder with {} as 'transload export' writes it",
+                            std::filesystem::exists(bundle) ? "no such file in it" : "no such folder", kManifestFile),
+                {bundle.string(), {}, {}});
   }
-  const std::string format = text(json, "", "format");
-  if (format != "transload-manifest") {
-    fault(ErrorCode::config_unsupported, "format", fmt::format("got '{}', expected 'transload-manifest'", printable(format, 60)));
+  const Json json = parse_json(read_text_file(bundle / kManifestFile), kManifestFile);
+  const JsonFields root(json, kManifestFile);
+  if (const std::string format = root.text("format"); format != "transload-manifest") {
+    root.fault("format", fmt::format("got '{}', expected 'transload-manifest'", printable(format, 60)),
+               ErrorCode::config_unsupported);
   }
-  const uint64_t version = count(json, "", "version");
-  if (version != 1) fault(ErrorCode::config_unsupported, "version", fmt::format("got {}, expected 1", version));
+  if (const int64_t version = root.integer("version"); version != 1) {
+    root.fault("version", fmt::format("got {}, expected 1", version), ErrorCode::config_unsupported);
+  }
   Manifest manifest;
-  manifest.gelu = text(field(json, "", "options", &Json::is_object, "an object"), "options", "gelu");
-  manifest.files = read_files(json);
-  manifest.tensors = read_tensors(json, manifest.files);
+  manifest.gelu = root.object("options").text("gelu");
+  manifest.files = read_files(root);
+  manifest.tensors = read_tensors(root, manifest.files);
   return manifest;
 }
 
@@ -253,7 +214,7 @@ DigestCheck check_digests(const std::filesystem::path& bundle, const Manifest& m
     if (task.got != task.expected) check.mismatches.push_back(failure_of(task));
   }
 
-  std::set<std::string> listed{kManifest};
+  std::set<std::string> listed{kManifestFile};
   for (const ManifestFile& file : manifest.files) listed.insert(file.name);
   std::set<std::string> unlisted;
   for (const auto& entry : std::filesystem::directory_iterator(bundle)) {

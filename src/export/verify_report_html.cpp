@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "export/markup.h"
 #include "export/verify_compare.h"
 #include "export/verify_report.h"
 #include "io/whole_file.h"
@@ -36,29 +37,6 @@ th:first-child, td:first-child { text-align: left; } thead th { color: var(--sof
 .s0 path, .s1 path, .s2 path { fill: none; stroke: var(--c); stroke-width: 1.5; }
 .s0 .dot, .s1 .dot, .s2 .dot { fill: var(--c); stroke: none; }
 )";
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 struct Series {
   std::string name;
@@ -138,7 +116,7 @@ std::string axes(const Plot& plot, const LogScale& scale) {
                        kHeight - kBottom + 18, plot.x[i]);
   }
   return out + fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-                           (kLeft + kWidth - kRight) / 2, kHeight - 6, escaped(plot.x_name));
+                           (kLeft + kWidth - kRight) / 2, kHeight - 6, markup_escaped(plot.x_name));
 }
 
 std::string plot_html(const Plot& plot) {
@@ -149,13 +127,13 @@ std::string plot_html(const Plot& plot) {
   }
   const std::string description = fmt::format("Relative error, logarithmic, against {}. Largest {}; tolerance {:.0e}.",
                                               plot.x_name, error_text(worst), plot.limit);
-  std::string out = fmt::format("<h2>{}</h2>\n<p class=\"key\">", escaped(plot.title));
+  std::string out = fmt::format("<h2>{}</h2>\n<p class=\"key\">", markup_escaped(plot.title));
   for (size_t s = 0; s < plot.series.size(); ++s) {
     out += fmt::format("<span class=\"s{}\"><svg viewBox=\"0 0 20 14\" aria-hidden=\"true\">{}</svg> {}</span>", s,
-                       marker(s, 10, 7), escaped(plot.series[s].name));
+                       marker(s, 10, 7), markup_escaped(plot.series[s].name));
   }
-  out += fmt::format("</p>\n<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}. {}\">", kWidth, kHeight, escaped(plot.title),
-                     escaped(description));
+  out += fmt::format("</p>\n<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}. {}\">", kWidth, kHeight,
+                     markup_escaped(plot.title), markup_escaped(description));
   out += axes(plot, scale);
   for (size_t s = 0; s < plot.series.size(); ++s) {
     std::string path;
@@ -200,7 +178,7 @@ Plot steps_plot(const VerifyReport& report) {
 
 std::string row(const std::vector<std::string>& cells, const char* tag = "td") {
   std::string out = "<tr>";
-  for (const std::string& cell : cells) out += fmt::format("<{0}>{1}</{0}>", tag, escaped(cell));
+  for (const std::string& cell : cells) out += fmt::format("<{0}>{1}</{0}>", tag, markup_escaped(cell));
   return out + "</tr>\n";
 }
 
@@ -231,7 +209,7 @@ std::string head_table(const HeadResult& head) {
 }
 
 std::string fact(const char* name, const std::string& text) {
-  return text.empty() ? "" : fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td></tr>\n", name, escaped(text));
+  return text.empty() ? "" : fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td></tr>\n", name, markup_escaped(text));
 }
 
 std::string facts(const VerifyReport& report) {
@@ -259,12 +237,12 @@ std::string facts(const VerifyReport& report) {
 
 std::string verdict_html(const VerifyReport& report) {
   std::string out =
-      fmt::format("<div class=\"verdict{}\"><h1>{}</h1>\n", report.passed() ? "" : " failed", escaped(verdict_of(report)));
+      fmt::format("<div class=\"verdict{}\"><h1>{}</h1>\n", report.passed() ? "" : " failed", markup_escaped(verdict_of(report)));
   if (report.failure) {
-    out += fmt::format("<p>{}</p>\n", escaped(report.failure->what));
+    out += fmt::format("<p>{}</p>\n", markup_escaped(report.failure->what));
     if (!report.failure->weights.empty()) {
-      out +=
-          fmt::format("<p>Weights read since the last values that agree: {}</p>\n", escaped(list_text(report.failure->weights)));
+      out += fmt::format("<p>Weights read since the last values that agree: {}</p>\n",
+                         markup_escaped(list_text(report.failure->weights)));
     }
   }
   return out + "</div>\n";
@@ -278,7 +256,7 @@ std::string granted_html(const VerifyReport& report) {
 std::string notes_html(const VerifyReport& report) {
   if (report.notes.empty()) return "";
   std::string out = "<h2>Notes</h2>\n<ul>\n";
-  for (const std::string& note : report.notes) out += fmt::format("<li>{}</li>\n", escaped(note));
+  for (const std::string& note : report.notes) out += fmt::format("<li>{}</li>\n", markup_escaped(note));
   return out + "</ul>\n";
 }
 
@@ -298,7 +276,8 @@ std::string steps_table(const VerifyReport& report) {
 std::string verify_report_html(const VerifyReport& report) {
   std::string out = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
   out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  out += fmt::format("<title>transload: {}</title>\n<style>{}</style>\n</head>\n<body>\n", escaped(verdict_of(report)), kStyle);
+  out += fmt::format("<title>transload: {}</title>\n<style>{}</style>\n</head>\n<body>\n", markup_escaped(verdict_of(report)),
+                     kStyle);
   out += verdict_html(report) + facts(report) + notes_html(report);
   if (!report.layers.empty()) {
     out += plot_html(layers_plot("Error by layer", report.layers, report.tolerance)) + granted_html(report) +

@@ -44,7 +44,7 @@ class Lockstep {
   Lockstep(BundleRunner& runner, Reference& reference, const std::vector<Graph>& graphs, const Tolerance& tolerance);
 
   // Reads `tokens` with the reference alone, for the usual scale of every value, and with `disturbed`, a reference whose norms
-  // are a little off, for how far each value moves. Both start anew after it.
+  // are a little off, for how far each value moves. The reference starts anew after it; `disturbed` is used up.
   void learn_scales(std::span<const int32_t> tokens, Reference& disturbed);
   // One call of both; throws tensor_missing when the graph lacks a value that has to be compared.
   void call(const ScheduledCall& call, std::span<const int32_t> tokens);

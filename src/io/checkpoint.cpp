@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/plain_file_name.h"
 #include "base/printable.h"
+#include "io/bundle_files.h"
 #include "io/file.h"
 #include "io/gguf.h"
 #include "io/json.h"
@@ -39,7 +40,6 @@ constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kSingleName = "model.safetensors";
 // What a bundle holds and no checkpoint does. Without this its host.safetensors would be read as a model of no layers.
-constexpr std::string_view kContractName = "contract.json";
 // Containers that other tools write; most are pickles, which run code when they are read.
 constexpr std::array<std::string_view, 7> kOtherExtensions = {".bin", ".pth", ".pt", ".ckpt", ".h5", ".msgpack", ".onnx"};
 
@@ -193,10 +193,10 @@ Contents find_in_folder(const fs::path& folder) {
     contents.safetensors = {std::string(kSingleName)};
     return contents;
   }
-  if (std::binary_search(names.begin(), names.end(), kContractName)) {
+  if (std::binary_search(names.begin(), names.end(), kContractFile)) {
     throw Error(ErrorCode::file_missing,
                 fmt::format("an exported bundle, no checkpoint: got '{}' in the folder, expected the checkpoint it was made from",
-                            kContractName),
+                            kContractFile),
                 {folder.string(), {}, {}});
   }
   const std::vector<std::string> gguf = with_extension(names, ".gguf");

@@ -9,7 +9,8 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "runtime/contract_fields.h"
+#include "io/bundle_files.h"
+#include "io/json_fields.h"
 #include "transload/error.h"
 
 namespace transload {

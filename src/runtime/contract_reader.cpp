@@ -9,10 +9,11 @@
 
 #include "base/half.h"
 #include "base/printable.h"
+#include "io/bundle_files.h"
 #include "io/file.h"
+#include "io/json_fields.h"
 #include "io/safetensors.h"
 #include "runtime/contract_check.h"
-#include "runtime/contract_fields.h"
 #include "transload/contract.h"
 #include "transload/error.h"
 
@@ -26,11 +27,11 @@ constexpr auto kInputRoles = {PortRole::embedding_rows, PortRole::token_ids, Por
                               PortRole::rope_sin,       PortRole::mask,      PortRole::k_cache,   PortRole::v_cache};
 constexpr auto kOutputRoles = {PortRole::logits, PortRole::hidden, PortRole::k_new, PortRole::v_new};
 
-DType float_type(const ContractFields& fields, std::string_view field) {
+DType float_type(const JsonFields& fields, std::string_view field) {
   return fields.choice<DType>(field, {{"f32", DType::f32}, {"f16", DType::f16}});
 }
 
-Port read_port(const ContractFields& fields, std::initializer_list<PortRole> roles) {
+Port read_port(const JsonFields& fields, std::initializer_list<PortRole> roles) {
   Port port;
   port.name = fields.text("name");
   if (port.name.empty()) fields.fault("name", "empty: got '', expected the name of a tensor");
@@ -47,7 +48,7 @@ Port read_port(const ContractFields& fields, std::initializer_list<PortRole> rol
   return port;
 }
 
-CacheLayer read_cache(const ContractFields& fields) {
+CacheLayer read_cache(const JsonFields& fields) {
   CacheLayer cache;
   cache.layer = fields.u32("layer", 0);
   cache.model_layer = fields.u32("model_layer", 0);
@@ -64,14 +65,14 @@ CacheLayer read_cache(const ContractFields& fields) {
 }
 
 // The graph of one step; the groups are those of the bundle until all its caches are known.
-StepFile read_step(const ContractFields& fields, const StepContract& shared) {
+StepFile read_step(const JsonFields& fields, const StepContract& shared) {
   StepFile step{fields.plain_file("file"), shared};
   StepContract& contract = step.contract;
   contract.query = fields.u32("q");
   contract.context = fields.u32("context");
-  fields.each_object("inputs", [&](const ContractFields& port) { contract.inputs.push_back(read_port(port, kInputRoles)); });
-  fields.each_object("outputs", [&](const ContractFields& port) { contract.outputs.push_back(read_port(port, kOutputRoles)); });
-  fields.each_object("caches", [&](const ContractFields& cache) { contract.caches.push_back(read_cache(cache)); });
+  fields.each_object("inputs", [&](const JsonFields& port) { contract.inputs.push_back(read_port(port, kInputRoles)); });
+  fields.each_object("outputs", [&](const JsonFields& port) { contract.outputs.push_back(read_port(port, kOutputRoles)); });
+  fields.each_object("caches", [&](const JsonFields& cache) { contract.caches.push_back(read_cache(cache)); });
   return step;
 }
 
@@ -89,7 +90,7 @@ struct NamedRope {
   std::string tensor;  // of host.safetensors
 };
 
-NamedRope read_rope(const ContractFields& fields) {
+NamedRope read_rope(const JsonFields& fields) {
   NamedRope rope;
   rope.rule.group = fields.text("group");
   rope.rule.width = fields.u32("width", 2);
@@ -108,7 +109,7 @@ NamedRope read_rope(const ContractFields& fields) {
   return rope;
 }
 
-EmbeddingPlace read_embedding(const ContractFields& fields, const BundleContract& contract) {
+EmbeddingPlace read_embedding(const JsonFields& fields, const BundleContract& contract) {
   EmbeddingPlace place;
   place.file = fields.plain_file("file");
   place.offset = static_cast<uint64_t>(fields.integer("offset"));
@@ -122,8 +123,8 @@ EmbeddingPlace read_embedding(const ContractFields& fields, const BundleContract
 }
 
 // Everything but the graphs and the rotary tables.
-void read_bundle(const ContractFields& root, BundleContract& contract) {
-  const ContractFields layers = root.object("layers");
+void read_bundle(const JsonFields& root, BundleContract& contract) {
+  const JsonFields layers = root.object("layers");
   contract.family = root.text("family");
   contract.hidden_size = root.u32("hidden_size");
   contract.vocab_size = root.u32("vocab_size");
@@ -154,9 +155,9 @@ void read_bundle(const ContractFields& root, BundleContract& contract) {
 }
 
 // What all graphs of the bundle have in common.
-StepContract read_shared(const ContractFields& root, const BundleContract& contract) {
+StepContract read_shared(const JsonFields& root, const BundleContract& contract) {
   StepContract shared;
-  const ContractFields layers = root.object("layers");
+  const JsonFields layers = root.object("layers");
   shared.first_layer = layers.u32("first", 0);
   shared.end_layer = layers.u32("end");
   if (shared.first_layer >= shared.end_layer || shared.end_layer > contract.layers_in_model) {
@@ -164,7 +165,7 @@ StepContract read_shared(const ContractFields& root, const BundleContract& contr
                                     contract.layers_in_model));
   }
   shared.head = contract.head;
-  root.each_object("masks", [&](const ContractFields& fields) {
+  root.each_object("masks", [&](const JsonFields& fields) {
     MaskGroup group{fields.text("group"), fields.maybe_u32("window")};
     for (const MaskGroup& known : shared.mask_groups) {
       if (known.name == group.name)
@@ -231,7 +232,7 @@ void read_rope_tables(const std::vector<NamedRope>& ropes, BundleContract& contr
 BundleContract read_contract(const std::filesystem::path& bundle) {
   const std::string text = read_text_file(bundle / kContractFile);
   const Json json = parse_json(text, kContractFile);
-  const ContractFields root(json, "");
+  const JsonFields root(json, kContractFile);
   if (root.text("format") != kFormat) {
     root.fault("format", fmt::format("unknown format: got '{}', expected '{}'", printable(root.text("format"), 60), kFormat));
   }
@@ -243,7 +244,7 @@ BundleContract read_contract(const std::filesystem::path& bundle) {
   contract.folder = bundle;
   read_bundle(root, contract);
   std::vector<NamedRope> ropes;
-  root.each_object("rope", [&](const ContractFields& fields) {
+  root.each_object("rope", [&](const JsonFields& fields) {
     NamedRope rope = read_rope(fields);
     for (const RopeRule& known : contract.rope) {
       if (known.group == rope.rule.group) {
@@ -259,7 +260,7 @@ BundleContract read_contract(const std::filesystem::path& bundle) {
     ropes.push_back(std::move(rope));
   });
   const StepContract shared = read_shared(root, contract);
-  root.each_object("steps", [&](const ContractFields& fields) { contract.steps.push_back(read_step(fields, shared)); });
+  root.each_object("steps", [&](const JsonFields& fields) { contract.steps.push_back(read_step(fields, shared)); });
   if (contract.steps.empty()) root.fault("steps", "no graphs: got 0, expected at least 1");
   check_contract(contract);
   for (StepFile& step : contract.steps) keep_used_groups(step.contract);

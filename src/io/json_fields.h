@@ -1,4 +1,4 @@
-// Strict access to the objects of contract.json: every complaint names the field by its path.
+// Strict access to the objects of a JSON file of a bundle: every complaint names the file and the field by its path.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,6 @@
 
 #include "base/plain_file_name.h"
 #include "base/printable.h"
-#include "decode/bundle_files.h"
 #include "io/json.h"
 #include "transload/dtype.h"
 #include "transload/error.h"
@@ -27,15 +26,17 @@ template <typename T>
 using Choices = std::initializer_list<std::pair<std::string_view, T>>;
 
 // One object. A missing field is config_missing, a wrong one config_invalid. The JSON value must outlive this.
-class ContractFields {
+class JsonFields {
  public:
-  ContractFields(const Json& value, std::string path) : value_(&value), path_(std::move(path)) {
+  // `file`: its name, for messages; `path`: of the object inside the file, empty for the whole.
+  JsonFields(const Json& value, std::string file, std::string path = {})
+      : value_(&value), file_(std::move(file)), path_(std::move(path)) {
     if (!value.is_object()) wrong_type("", value, "an object");
   }
 
   [[noreturn]] void fault(std::string_view field, const std::string& text, ErrorCode code = ErrorCode::config_invalid) const {
     const std::string name = path_.empty() || field.empty() ? path_ + std::string(field) : fmt::format("{}.{}", path_, field);
-    throw Error(code, name.empty() ? text : fmt::format("field '{}': {}", name, text), {kContractFile, {}, {}});
+    throw Error(code, name.empty() ? text : fmt::format("field '{}': {}", name, text), {file_, {}, {}});
   }
 
   std::string text(std::string_view field) const { return get(field, &Json::is_string, "a string").string(); }
@@ -79,11 +80,11 @@ class ContractFields {
     const std::vector<int64_t> dims = integers(field, 1);
     return {dims.begin(), dims.end()};
   }
-  ContractFields object(std::string_view field) const { return {get(field, &Json::is_object, "an object"), nested(field)}; }
+  JsonFields object(std::string_view field) const { return {get(field, &Json::is_object, "an object"), file_, nested(field)}; }
   template <typename Read>
   void each_object(std::string_view field, Read read) const {
     const Json::Array& items = get(field, &Json::is_array, "a list of objects").array();
-    for (size_t i = 0; i < items.size(); ++i) read(ContractFields(items[i], fmt::format("{}[{}]", nested(field), i)));
+    for (size_t i = 0; i < items.size(); ++i) read(JsonFields(items[i], file_, fmt::format("{}[{}]", nested(field), i)));
   }
   std::string plain_file(std::string_view field) const {
     const std::string name = text(field);
@@ -125,6 +126,7 @@ class ContractFields {
   }
 
   const Json* value_;
+  std::string file_;
   std::string path_;
 };
 
