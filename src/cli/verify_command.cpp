@@ -59,7 +59,14 @@ int run_verify(VerifyArguments& arguments) {
   if (!arguments.checkpoint.empty()) options.checkpoint = arguments.checkpoint;
   if (!arguments.config.empty()) options.config = arguments.config;
   if (!arguments.golden.empty()) options.golden = arguments.golden;
-  if (!arguments.tokens.empty()) options.prompt = read_token_file(arguments.tokens);
+  refuse_output_among("--report", arguments.report,
+                      {arguments.bundle, arguments.checkpoint, arguments.golden, arguments.tokens, arguments.config});
+  if (!arguments.tokens.empty()) {
+    options.prompt = read_token_file(arguments.tokens);
+    if (options.prompt.empty()) {
+      throw Error(ErrorCode::usage, "prompt is empty: got 0 tokens, expected at least 1", {arguments.tokens, {}, {}});
+    }
+  }
   options.hash_progress = make_progress("hashing", arguments.quiet);
   options.run_progress = make_token_progress("comparing", arguments.quiet);
   if (!arguments.quiet) options.on_forecast = print_forecast;
@@ -110,10 +117,8 @@ void add_verify(CLI::App& app, std::vector<Command>& commands) {
       command->add_option("--tokens", arguments->tokens, "prompt: a file of token ids, or a .safetensors with 'tokens'")
           ->type_name("FILE")
           ->check(not_empty());
-  CLI::Option* ids = command->add_option("--prompt-ids", arguments->prompt_ids, "prompt: token ids")
-                         ->type_name("ID[,ID...]")
-                         ->check(not_empty())
-                         ->excludes(tokens);
+  CLI::Option* ids =
+      command->add_option("--prompt-ids", arguments->prompt_ids, "prompt: token ids")->type_name("ID[,ID...]")->excludes(tokens);
   command
       ->add_option_function<uint32_t>(
           "--prompt-length", [&options](uint32_t length) { options.prompt_length = length; },
@@ -145,8 +150,8 @@ void add_verify(CLI::App& app, std::vector<Command>& commands) {
       ->type_name("N");
   command->add_flag("--json", arguments->json, "print the report as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress and no forecast");
-  command->final_callback([arguments] {
-    if (!arguments->prompt_ids.empty()) arguments->options.prompt = parse_ids(arguments->prompt_ids);
+  command->final_callback([arguments, ids] {
+    if (ids->count() > 0) arguments->options.prompt = parse_ids(arguments->prompt_ids);
   });
   commands.push_back({command, [arguments] { return run_verify(*arguments); }});
 }

@@ -59,6 +59,7 @@ def test_the_prompt_can_be_given(transload, bundle, tmp_path, tokens):
 @pytest.mark.parametrize("arguments, text", [
     (["--report", "report.txt"], ".html or .json"), (["--tolerance", "0"], "above 0"), (["--tolerance", "lots"], "above 0"),
     (["--prompt-ids", "1,x"], "whole numbers"), (["--prompt-ids", "1", "--prompt-length", "2"], "excludes"),
+    (["--prompt-ids", "", "--checkpoint", str(SPARK)], "whole numbers"),
     (["--steps", "100", "--checkpoint", str(SPARK)], "exceed what the bundle holds"), (["--prompt-length", "4"], "--checkpoint")
 ])
 def test_what_cannot_be_done_is_usage(transload, bundle, arguments, text):
@@ -66,10 +67,26 @@ def test_what_cannot_be_done_is_usage(transload, bundle, arguments, text):
     assert result.returncode == 2 and text in result.stderr and result.stdout == ""
 
 
+def test_a_token_file_without_tokens_is_no_reason_to_choose_others(transload, bundle, tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n")
+    result = transload("verify", bundle, "--checkpoint", SPARK, "--tokens", empty, "--quiet")
+    assert result.returncode == 2 and "empty.txt" in result.stderr and "got 0 tokens" in result.stderr
+
+
+def test_a_report_never_replaces_what_is_verified(transload, bundle, tmp_path):
+    contract = (bundle / "contract.json").read_bytes()
+    for report in (bundle / "contract.json", bundle / "new.html", SPARK / "config.json"):
+        result = transload("verify", bundle, "--checkpoint", SPARK, "--report", report, "--quiet")
+        assert result.returncode == 2 and "--report" in result.stderr
+    assert (bundle / "contract.json").read_bytes() == contract and not (bundle / "new.html").exists()
+
+
 def test_what_is_no_bundle_is_refused(transload, tmp_path):
     for path in (tmp_path, tmp_path / "nothing", SPARK / "config.json"):
         result = transload("verify", path)
-        assert result.returncode in (1, 5) and "manifest.json" in result.stderr and result.stdout == ""
+        assert result.returncode == 1 and "manifest.json" in result.stderr and "no bundle" in result.stderr
+        assert result.stdout == ""
 
 
 def test_export_verifies_what_it_wrote(transload, tmp_path):
