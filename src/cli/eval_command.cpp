@@ -32,7 +32,10 @@ int run_eval(EvalArguments& arguments) {
     fmt::print("{}\n", evaluation_json(found, *decoder, peak_memory_bytes()));
     return 0;
   }
-  fmt::print("perplexity      {:.4f}\nmean nll        {:.6f} nats a token\n", found.perplexity, found.mean_nll);
+  // Weights without sense give perplexities of dozens of digits.
+  fmt::print("perplexity      {}\nmean nll        {:.6f} nats a token\n",
+             found.perplexity < 1e9 ? fmt::format("{:.4f}", found.perplexity) : fmt::format("{:.3e}", found.perplexity),
+             found.mean_nll);
   fmt::print("tokens          {} in {} chunk{}, {} predicted\n", grouped(found.tokens), grouped(found.chunks),
              found.chunks == 1 ? "" : "s", grouped(found.predictions));
   fmt::print("time            {:.2f} s, {:.1f} tokens/s, peak memory {}\n", found.seconds,

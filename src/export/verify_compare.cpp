@@ -137,6 +137,12 @@ TypicalRow typical_row(std::vector<TypicalRow> rows) {
   return typical;
 }
 
+TypicalRow in_normal_range(const TypicalRow& row, DType compute) {
+  constexpr double kLeastNormalF16 = 0x1p-14;
+  if (compute != DType::f16) return row;
+  return {std::max(row.scale, kLeastNormalF16), std::max(row.mean_square, kLeastNormalF16 * kLeastNormalF16)};
+}
+
 Closeness closeness_of(const Difference& difference) {
   return {difference.relative(), difference.sqnr_db, difference.not_finite};
 }

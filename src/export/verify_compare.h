@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "transload/dtype.h"
 #include "transload/verify.h"
 
 namespace transload {
@@ -52,6 +53,8 @@ struct TypicalRow {
 };
 TypicalRow typical_row(std::vector<TypicalRow> rows);
 TypicalRow measure_row(std::span<const float> row);
+// Below 2^-14 f16 keeps fewer bits the smaller a value is: where it computes, rows that lie there wholly are judged at that edge.
+TypicalRow in_normal_range(const TypicalRow& row, DType compute);
 
 // What is held against a tolerance.
 struct Closeness {

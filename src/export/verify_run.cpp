@@ -142,7 +142,7 @@ void Lockstep::learn_scales(std::span<const int32_t> tokens, Reference& disturbe
     std::vector<TypicalRow> measured;
     for (uint64_t row = 0; row < rows; ++row) measured.push_back(measure_row(row_of(expected, row)));
     Usual& found = usual_[std::string(name)];
-    found.row = typical_row(std::move(measured));
+    found.row = in_normal_range(typical_row(std::move(measured)), runner_.contract().compute);
     Closeness moved;
     moved.sqnr_db = std::numeric_limits<double>::infinity();
     for (uint64_t row = 0; row < rows; ++row) {

@@ -138,6 +138,20 @@ TEST(RowCloseness, TypicalRowsAreMedians) {
   EXPECT_EQ(typical.mean_square, 3.0);
 }
 
+TEST(RowCloseness, RowsBelowTheNormalRangeOfF16AreJudgedAtItsEdge) {
+  const TypicalRow tiny{3e-7, 9e-14};
+  EXPECT_EQ(in_normal_range(tiny, DType::f32).scale, tiny.scale);
+  EXPECT_EQ(in_normal_range(tiny, DType::f16).scale, 0x1p-14);
+  EXPECT_EQ(in_normal_range(tiny, DType::f16).mean_square, 0x1p-28);
+  EXPECT_EQ(in_normal_range({2, 1}, DType::f16).scale, 2);
+  // Half a step of the smallest f16 values, which no f16 graph can help.
+  const float expected[] = {3e-7F};
+  const float got[] = {3e-7F + 0x1p-25F};
+  EXPECT_TRUE(
+      default_tolerance(VerifyPrecision::f16_compute).holds(row_closeness(got, expected, in_normal_range(tiny, DType::f16))));
+  EXPECT_FALSE(default_tolerance(VerifyPrecision::f16_compute).holds(row_closeness(got, expected, tiny)));
+}
+
 TEST(Digests, LayerNumbersComeFromNames) {
   EXPECT_EQ(layer_of_name("layers_12_mlp_up_weight"), 12U);
   EXPECT_EQ(layer_of_name("layers_0_out"), 0U);
