@@ -77,6 +77,7 @@ void check_ports(const StepFile& step, std::string_view side, const Graph& graph
 
 std::vector<float> as_floats(const Tensor& tensor, uint64_t count) {
   std::vector<float> values(count);
+  if (count == 0) return values;  // memcpy takes no null pointer, also for no bytes
   if (tensor.dtype == DType::f32) {
     std::memcpy(values.data(), tensor.bytes.data(), count * sizeof(float));
     return values;

@@ -73,7 +73,7 @@ bool is_raw(const Tensor& tensor, DType dtype, const Shape& shape) {
 template <typename Element>
 std::vector<Element> elements(std::string_view bytes) {
   std::vector<Element> values(bytes.size() / sizeof(Element));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(Element));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(Element));
   return values;
 }
 
