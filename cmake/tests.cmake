@@ -33,11 +33,11 @@ add_executable(onnx_op_samples ${PROJECT_SOURCE_DIR}/tests/targets/onnx_op_sampl
 foreach(dependency onnx graph weights io base)
   target_link_libraries(onnx_op_samples PRIVATE transload_${dependency})
 endforeach()
-target_include_directories(onnx_op_samples PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(onnx_op_samples PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
 
 # Writes the graphs and results that tests/python/test_interpreter.py compares with ONNX Runtime.
 add_executable(interpreter_samples ${PROJECT_SOURCE_DIR}/tests/runtime/interpreter_samples.cpp)
 foreach(dependency onnx runtime decode graph model weights io base)
   target_link_libraries(interpreter_samples PRIVATE transload_${dependency})
 endforeach()
-target_include_directories(interpreter_samples PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(interpreter_samples PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)

@@ -20,7 +20,7 @@ MAY_INCLUDE = {
 
 # The room each public header belongs to.
 PUBLIC = {
-    "version": "base", "error": "base", "dtype": "base", "progress": "base",
+    "version": "base", "error": "base", "dtype": "base", "progress": "base", "peak_memory": "base",
     "checkpoint": "io",
     "recipe": "weights",
     "decoder_model": "model",

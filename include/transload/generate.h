@@ -35,7 +35,6 @@ class Sampler {
 };
 
 struct GenerateOptions {
-  SamplingOptions sampling;
   uint32_t max_new_tokens = 128;
   std::vector<int64_t> stop_tokens;  // generation ends after any of them
   uint32_t top_logits = 0;           // best tokens to note at each step, before sampling

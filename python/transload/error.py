@@ -1,10 +1,11 @@
-# The errors of the package; `exit_code` is what the command line ends with.
+# The errors of the package; `exit_code` is what the command line ends with, `said` whether the user has read it already.
 
 
 class Error(RuntimeError):
     """A message is one line: lower case, `what: got x, expected y`, naming the file or tensor."""
 
     exit_code = 1
+    said = False
 
 
 class ContractError(Error):

@@ -8,6 +8,7 @@ import time
 
 from transload.arguments import Parser, add_chat, at_least, probability, require_chat, share, token_list
 from transload.chat import ChatStream, start_conversation
+from transload.command_line import exit_code_of
 from transload.error import Error, UsageError
 from transload.runner import Runner
 from transload.sampling import Sampler
@@ -157,18 +158,7 @@ def _run(options) -> None:
 
 
 def main(argv=None) -> int:
-    try:
-        _run(_arguments(argv))
-        return 0
-    except Error as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # the reader of our output went away
-        sys.stderr.close()
-        return 5
-    except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 5
+    return exit_code_of(lambda: _run(_arguments(argv)))
 
 
 if __name__ == "__main__":

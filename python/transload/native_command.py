@@ -14,6 +14,8 @@ from transload.error import Error, UsageError
 class CommandFailed(Error):
     """The command has said on standard error what was wrong; only its exit code is left to pass on."""
 
+    said = True
+
     def __init__(self, exit_code: int):
         super().__init__(f"the native command ended: got exit code {exit_code}, expected it to reply")
         self.exit_code = exit_code if exit_code > 0 else 70

@@ -8,8 +8,9 @@ from typing import Iterator, List, Optional
 
 from transload.arguments import Parser, add_chat, require_chat
 from transload.chat import ChatStream, start_conversation
+from transload.command_line import exit_code_of
 from transload.error import Error
-from transload.native_command import CommandFailed, NativeRunner, find_command
+from transload.native_command import NativeRunner, find_command
 from transload.tokenizer import TextStream, Tokenizer, load_tokenizer
 
 # Options that the native command reads, and checks.
@@ -146,21 +147,9 @@ def _run(options) -> None:
 
 def main(argv: Optional[List[str]] = None) -> int:
     try:
-        _run(_arguments(argv))
-        return 0
-    except CommandFailed as error:
-        return error.exit_code
-    except Error as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return exit_code_of(lambda: _run(_arguments(argv)))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output went away
-        sys.stderr.close()
-        return 5
-    except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 5
 
 
 if __name__ == "__main__":

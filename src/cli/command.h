@@ -71,7 +71,5 @@ void print_verify_report(const VerifyReport& report);
 std::string size_text(uint64_t bytes);
 // "80,697,344"
 std::string grouped(uint64_t number);
-// Peak resident memory of this process in bytes.
-uint64_t peak_memory_bytes();
 
 }  // namespace transload::cli

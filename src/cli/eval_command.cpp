@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "transload/evaluate.h"
+#include "transload/peak_memory.h"
 
 namespace transload::cli {
 namespace {

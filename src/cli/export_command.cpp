@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "transload/error.h"
 #include "transload/export_onnx.h"
+#include "transload/peak_memory.h"
 #include "transload/verify.h"
 
 namespace transload::cli {

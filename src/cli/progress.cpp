@@ -1,7 +1,6 @@
 // Progress on standard error, sizes for people, peak memory.
 #include <fmt/format.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -104,12 +103,6 @@ std::string grouped(uint64_t number) {
     out += digits[i];
   }
   return out;
-}
-
-uint64_t peak_memory_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 }  // namespace transload::cli

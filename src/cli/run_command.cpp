@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "transload/error.h"
 #include "transload/generate.h"
+#include "transload/peak_memory.h"
 
 namespace transload::cli {
 namespace {
@@ -28,6 +29,7 @@ struct RunArguments {
   bool stats = false;
   bool quiet = false;
   DecoderOptions decoder;
+  SamplingOptions sampling;
   GenerateOptions generate;
   std::vector<std::string> for_python;  // the arguments as given, when text is asked for
 };
@@ -110,7 +112,7 @@ class LoadingNote {
 
 class Replies {
  public:
-  explicit Replies(const RunArguments& arguments) : arguments_(arguments), sampler_(arguments.generate.sampling) {
+  explicit Replies(const RunArguments& arguments) : arguments_(arguments), sampler_(arguments.sampling) {
     const auto start = std::chrono::steady_clock::now();
     const LoadingNote note(arguments.path, arguments.quiet);
     decoder_ = open_decoder(arguments.path, arguments.decoder);
@@ -288,7 +290,7 @@ void add_run(CLI::App& app, std::vector<Command>& commands) {
       ->type_name("NAME")
       ->group(text);
 
-  add_sampling(*command, generation.sampling);
+  add_sampling(*command, arguments->sampling);
   const std::string end = "End";
   command->add_option("--max-new-tokens", generation.max_new_tokens, "tokens to generate")
       ->check(whole_number())

@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/checked.h"
 #include "base/half.h"
 #include "io/file.h"
 #include "runtime/matmul.h"
 #include "runtime/step_inputs.h"
+#include "runtime/token_ids.h"
 #include "targets/onnx/onnx_reader.h"
 #include "transload/error.h"
 
@@ -73,21 +73,6 @@ void check_ports(const StepFile& step, std::string_view side, const Graph& graph
     }
   }
   if (!faults.empty()) throw Error(ErrorCode::config_invalid, join_faults(faults), {step.file, {}, {}});
-}
-
-std::vector<float> as_floats(const Tensor& tensor, uint64_t count) {
-  std::vector<float> values(count);
-  if (count == 0) return values;  // memcpy takes no null pointer, also for no bytes
-  if (tensor.dtype == DType::f32) {
-    std::memcpy(values.data(), tensor.bytes.data(), count * sizeof(float));
-    return values;
-  }
-  for (uint64_t i = 0; i < count; ++i) {
-    uint16_t half = 0;
-    std::memcpy(&half, tensor.bytes.data() + i * sizeof(half), sizeof(half));
-    values[i] = f16_to_f32(half);
-  }
-  return values;
 }
 
 }  // namespace
@@ -158,28 +143,22 @@ std::vector<BundleRunner::Call> BundleRunner::plan(uint64_t count, bool every_ro
 
 std::vector<float> BundleRunner::embedding_rows(std::span<const int32_t> tokens) const {
   if (!embedding_) refuse("bundle has no embedding rows for the host: got tokens, expected input form 'rows'");
+  require_token_ids(tokens, contract_->vocab_size);
   const uint64_t width = contract_->hidden_size;
   std::vector<float> rows(tokens.size() * width);
-  for (size_t i = 0; i < tokens.size(); ++i) read_row(*embedding_, checked_token(tokens[i]), rows.data() + i * width);
+  for (size_t i = 0; i < tokens.size(); ++i) read_row(*embedding_, static_cast<uint64_t>(tokens[i]), rows.data() + i * width);
   if (contract_->compute == DType::f16) {
     for (float& value : rows) value = f16_to_f32(f32_to_f16(value));
   }
   return rows;
 }
 
-uint32_t BundleRunner::checked_token(int32_t token) const {
-  if (token < 0 || static_cast<uint32_t>(token) >= contract_->vocab_size) {
-    refuse(fmt::format("token id outside the vocabulary: got {}, expected 0 to {}", token, contract_->vocab_size - 1));
-  }
-  return static_cast<uint32_t>(token);
-}
-
 std::vector<float> BundleRunner::call_tokens(const Call& call, std::span<const int32_t> tokens, const ValueObserver& observe) {
   open_call(call, RowForm::rows, tokens.size());
   if (contract_->input_form == RowForm::rows) return run(call, padded_rows(call, embedding_rows(tokens)), observe);
-  std::vector<int32_t> ids(call.step->contract.query);
-  std::transform(tokens.begin(), tokens.end(), ids.begin(),
-                 [&](int32_t token) { return static_cast<int32_t>(checked_token(token)); });
+  require_token_ids(tokens, contract_->vocab_size);
+  std::vector<int32_t> ids(tokens.begin(), tokens.end());
+  ids.resize(call.step->contract.query);  // with zeros
   const auto bytes = std::as_bytes(std::span(ids));
   return run(call, {bytes.begin(), bytes.end()}, observe);
 }
@@ -249,7 +228,8 @@ std::vector<float> BundleRunner::run(const Call& call, const std::vector<std::by
     const uint64_t given = element_count(shape) / width;
     const bool is_padding = given != step.query && call.real < step.query;  // the last row alone, and it is none of the real ones
     const uint64_t kept = is_padding ? 0 : std::min<uint64_t>(given, call.real);
-    result = as_floats(outputs[i], kept * width);
+    result =
+        from_compute_dtype(std::span(outputs[i].bytes).first(tensor_bytes(outputs[i].dtype, {kept * width})), outputs[i].dtype);
     const auto bad = std::count_if(result.begin(), result.end(), [](float value) { return !std::isfinite(value); });
     if (bad > 0) {
       throw Error(ErrorCode::numeric_fault, fmt::format("values are not finite: got {} of {}, expected 0", bad, result.size()),

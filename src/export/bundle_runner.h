@@ -59,7 +59,6 @@ class BundleRunner {
     std::unique_ptr<Interpreter> interpreter;
   };
   LoadedGraph& load(const StepFile& step);
-  uint32_t checked_token(int32_t token) const;
   void open_call(const Call& call, RowForm form, uint64_t count);
   std::vector<std::byte> padded_rows(const Call& call, std::vector<float> rows) const;
   std::vector<float> run(const Call& call, const std::vector<std::byte>& rows, const ValueObserver& observe);

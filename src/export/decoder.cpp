@@ -10,6 +10,7 @@
 #include "export/bundle_runner.h"
 #include "export/eos_tokens.h"
 #include "runtime/reference.h"
+#include "runtime/token_ids.h"
 #include "runtime/weight_matrix.h"
 #include "transload/checkpoint.h"
 #include "transload/decoder_model.h"
@@ -20,12 +21,7 @@ namespace {
 
 void require_readable(std::span<const int32_t> tokens, uint32_t vocab_size, uint64_t room, uint64_t position) {
   if (tokens.empty()) throw Error(ErrorCode::usage, "nothing to read: got 0 tokens, expected at least 1");
-  for (const int32_t token : tokens) {
-    if (token < 0 || static_cast<uint32_t>(token) >= vocab_size) {
-      throw Error(ErrorCode::usage,
-                  fmt::format("token id outside the vocabulary: got {}, expected 0 to {}", token, vocab_size - 1));
-    }
-  }
+  require_token_ids(tokens, vocab_size);
   if (tokens.size() > room) {
     throw Error(ErrorCode::usage,
                 fmt::format("tokens do not fit: got {}, expected at most {}", position + tokens.size(), position + room));

@@ -17,8 +17,10 @@
 #include "export/verify_schedule.h"
 #include "export/verify_structure.h"
 #include "runtime/reference.h"
+#include "runtime/token_ids.h"
 #include "transload/checkpoint.h"
 #include "transload/error.h"
+#include "transload/peak_memory.h"
 
 namespace transload {
 namespace {
@@ -52,14 +54,6 @@ int32_t pseudo_random_token(uint64_t index, uint32_t vocab) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
   return static_cast<int32_t>((z ^ (z >> 31)) % vocab);
-}
-
-void check_tokens(const std::vector<int32_t>& tokens, uint32_t vocab) {
-  for (const int32_t token : tokens) {
-    if (token < 0 || static_cast<uint32_t>(token) >= vocab) {
-      throw Error(ErrorCode::usage, fmt::format("token id outside the vocabulary: got {}, expected 0 to {}", token, vocab - 1));
-    }
-  }
 }
 
 // The model with every norm weight moved up or down by `disturbance`, relative: small rounding, wherever it matters most.
@@ -208,7 +202,7 @@ class Verification {
     asked.weight_bytes = bundle_weight_bytes(contract_, graphs_) + checkpoint_bytes;
     given_ = options_.prompt;
     if (given_.empty() && golden && !options_.prompt_length) take_golden_tokens(*golden, asked);
-    check_tokens(given_, contract_.vocab_size);
+    require_token_ids(given_, contract_.vocab_size);
     if (!given_.empty() && !asked.prompt_tokens) asked.prompt_tokens = given_.size();
     if (options_.prompt_length) asked.prompt_tokens = *options_.prompt_length;
     Schedule schedule = make_schedule(contract_, asked);
@@ -284,7 +278,7 @@ class Verification {
 VerifyReport verify(const std::filesystem::path& bundle, const VerifyOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   VerifyReport report = Verification(bundle, options).run();
-  report.peak_memory = peak_resident_bytes();
+  report.peak_memory = peak_memory_bytes();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

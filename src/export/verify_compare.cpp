@@ -9,10 +9,12 @@
 #include <limits>
 #include <vector>
 
+#include "transload/decoder.h"
+
 namespace transload {
 namespace {
 
-constexpr size_t kTop = 5;
+constexpr uint32_t kTop = 5;
 constexpr double kMovesGranted = 8;
 
 // ln sum exp
@@ -21,16 +23,6 @@ double log_sum_exp(std::span<const float> values) {
   double sum = 0;
   for (const float value : values) sum += std::exp(value - largest);
   return largest + std::log(sum);
-}
-
-std::vector<size_t> top_indices(std::span<const float> values) {
-  std::vector<size_t> order(values.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const size_t count = std::min(kTop, order.size());
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
-                    [&](size_t a, size_t b) { return values[a] != values[b] ? values[a] > values[b] : a < b; });
-  order.resize(count);
-  return order;
 }
 
 bool all_finite(std::span<const float> values) {
@@ -96,10 +88,11 @@ void HeadSum::add_row(std::span<const float> got, std::span<const float> expecte
   kl = std::max(kl, 0.0);  // rounding alone can make a sum of zeros negative
   max_kl_ = std::max(max_kl_, kl);
   kl_ += kl;
-  const std::vector<size_t> best = top_indices(expected);
-  const std::vector<size_t> found = top_indices(got);
-  const auto shared =
-      std::count_if(best.begin(), best.end(), [&](size_t i) { return std::find(found.begin(), found.end(), i) != found.end(); });
+  const std::vector<ScoredToken> best = top_logits(expected, kTop);
+  const std::vector<ScoredToken> found = top_logits(got, kTop);
+  const auto shared = std::count_if(best.begin(), best.end(), [&](const ScoredToken& token) {
+    return std::any_of(found.begin(), found.end(), [&](const ScoredToken& other) { return other.id == token.id; });
+  });
   overlap_ += static_cast<double>(shared) / static_cast<double>(best.size());
 }
 

@@ -1,8 +1,6 @@
 // Adds up mapped weights, caches and the values of the largest call.
 #include "export/verify_forecast.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <map>
 
@@ -115,12 +113,6 @@ VerifyForecast forecast_memory(const BundleContract& contract, const std::vector
     forecast.kv = std::max(forecast.kv, cache);
   }
   return forecast;
-}
-
-uint64_t peak_resident_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 }  // namespace transload

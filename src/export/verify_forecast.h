@@ -18,7 +18,4 @@ uint64_t bundle_weight_bytes(const BundleContract& contract, const std::vector<G
 VerifyForecast forecast_memory(const BundleContract& contract, const std::vector<Graph>& graphs, const Schedule& schedule,
                                uint64_t checkpoint_weights);
 
-// Peak resident memory of this process so far.
-uint64_t peak_resident_bytes();
-
 }  // namespace transload

@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <tuple>
 
-#include "base/half.h"
 #include "export/verify_digests.h"
+#include "runtime/step_inputs.h"
 #include "transload/error.h"
 
 namespace transload {
@@ -47,18 +46,6 @@ TokenRows token_major(const Shape& shape, std::span<const float> values, uint32_
     }
   }
   return rows;
-}
-
-std::vector<float> floats_of(const Tensor& tensor) {
-  std::vector<float> values(element_count(tensor.shape));
-  if (tensor.dtype == DType::f32) {
-    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-    return values;
-  }
-  std::vector<uint16_t> halves(values.size());
-  std::memcpy(halves.data(), tensor.bytes.data(), tensor.bytes.size());
-  std::transform(halves.begin(), halves.end(), values.begin(), f16_to_f32);
-  return values;
 }
 
 // Where the error is largest; the first value that is not finite comes before all.
@@ -365,7 +352,7 @@ void Lockstep::compare_caches() {
     for (const auto& [kind, tensor, all] :
          {std::tuple{"k", &entries.keys, &keys_[i]}, std::tuple{"v", &entries.values, &values_[i]}}) {
       if (entries.count == 0) continue;
-      const std::vector<float> stored = floats_of(*tensor);
+      const std::vector<float> stored = from_compute_dtype(tensor->bytes, tensor->dtype);
       const auto count = static_cast<uint32_t>(entries.count);
       const TokenRows rows = token_major({1, tensor->shape[0], tensor->shape[1], tensor->shape[2]}, stored, count, count, rows_);
       const std::span<const float> expected(all->data() + entries.first * rows.width, rows_.size());

@@ -10,6 +10,7 @@
 #include "runtime/matmul.h"
 #include "runtime/reference_attention.h"
 #include "runtime/reference_weights.h"
+#include "runtime/token_ids.h"
 #include "transload/error.h"
 
 namespace transload {
@@ -232,12 +233,7 @@ struct Reference::State {
                   fmt::format("position beyond what the model was made for: got {} tokens after {}, expected at most {} in all",
                               tokens.size(), position, model.max_positions));
     }
-    for (const int32_t token : tokens) {
-      if (token < 0 || static_cast<uint32_t>(token) >= model.vocab_size) {
-        throw Error(ErrorCode::usage,
-                    fmt::format("token id outside the vocabulary: got {}, expected 0 to {}", token, model.vocab_size - 1));
-      }
-    }
+    require_token_ids(tokens, model.vocab_size);
   }
 };
 

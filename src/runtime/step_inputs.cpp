@@ -51,6 +51,21 @@ std::vector<std::byte> to_compute_dtype(const std::vector<float>& values, DType 
   return bytes;
 }
 
+std::vector<float> from_compute_dtype(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<float> values(bytes.size() / (dtype == DType::f16 ? sizeof(uint16_t) : sizeof(float)));
+  if (values.empty()) return values;  // memcpy takes no null pointer, also for no bytes
+  if (dtype == DType::f32) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t half = 0;
+    std::memcpy(&half, bytes.data() + i * sizeof(half), sizeof(half));
+    values[i] = f16_to_f32(half);
+  }
+  return values;
+}
+
 // Angles are fp32 products, as the models compute them; their cosine is taken exactly and rounded once.
 std::vector<float> rope_rows(const RopeRule& rule, PortRole role, uint64_t position, uint32_t query) {
   std::vector<float> rows;

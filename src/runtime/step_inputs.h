@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "transload/contract.h"
@@ -21,5 +22,7 @@ std::vector<float> mask_rows(const CacheLayer& cache, uint64_t position, uint32_
 
 // f32, or f16 rounded to nearest even.
 std::vector<std::byte> to_compute_dtype(const std::vector<float>& values, DType dtype);
+// f32 or f16 values as f32.
+std::vector<float> from_compute_dtype(std::span<const std::byte> bytes, DType dtype);
 
 }  // namespace transload

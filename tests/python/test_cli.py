@@ -1,20 +1,18 @@
 # The command as a user meets it: help, exit codes, a clear line for each malformed input, nothing left behind, equal bytes.
-import fcntl
 import hashlib
 import json
 import os
-import pty
 import re
 import shutil
 import struct
 import subprocess
-import termios
 
 import numpy as np
 import pytest
 
 from conftest import command
 from golden import FOLDER, write_tensors
+from terminal import shown_on_terminal
 from transload.safetensors_file import read_tensors
 
 SPARK, SHARDS, LLAMA = FOLDER / "spark", FOLDER / "spark_3shard_fp32", FOLDER / "llama"
@@ -501,25 +499,9 @@ def test_usage_errors_name_the_word_that_is_wrong(transload, arguments, text):
 
 def test_progress_lines_fit_the_terminal(tmp_path):
     # A pseudo-terminal of 40 columns: no line of the bar may reach the last column, where terminals wrap.
-    try:
-        master, slave = pty.openpty()
-    except OSError as error:
-        pytest.skip(f"no pseudo-terminal on this machine: {error}")
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
-    words = [str(command()), "export", "onnx", str(SPARK), "-o", str(tmp_path / "out"), "--context", "64"]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=slave) as process:
-        os.close(slave)
-        shown = b""
-        while True:
-            try:
-                piece = os.read(master, 4096)
-            except OSError:  # the other end is closed
-                break
-            if not piece:
-                break
-            shown += piece
-    os.close(master)
-    assert process.returncode == 0
-    lines = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown.decode())) if line]
+    words = [command(), "export", "onnx", SPARK, "-o", tmp_path / "out", "--context", "64"]
+    shown, code = shown_on_terminal(words, 40, "stderr")
+    assert code == 0
+    lines = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown)) if line]
     assert lines and lines[-1].startswith("writing")
     assert max(map(len, lines)) < 40

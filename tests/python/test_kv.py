@@ -8,6 +8,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from conftest import command
+from terminal import shown_on_terminal
+
 DECODERS = ("spark", "gemma3", "mistral", "llama", "llama_gguf_q8_0")
 LAYOUTS = ("auto", "ring", "roll", "uniform")
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
@@ -106,30 +109,10 @@ def test_bars_in_plain_text_stand_for_the_bytes(transload, spark):
 @pytest.mark.parametrize("columns, locale, full, sliding", [(100, "C.UTF-8", "█", "▒"), (60, "en_US.utf8", "█", "▒"),
                                                             (60, "C", "#", "=")])
 def test_bars_fit_the_terminal(transload, spark, columns, locale, full, sliding):
-    fcntl, pty, struct, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "struct", "termios"))
-    try:
-        master, slave = pty.openpty()
-    except OSError:
-        pytest.skip("no pseudo-terminal here")
-    import subprocess
-
-    from conftest import command
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen([str(command()), "kv", str(spark), "--context", "4096"], stdout=slave,
-                               env={**os.environ, "LC_ALL": locale})
-    os.close(slave)
-    text = b""
-    while True:
-        try:
-            piece = os.read(master, 65536)
-        except OSError:  # the other side is closed
-            break
-        if not piece:
-            break
-        text += piece
-    os.close(master)
-    assert process.wait() == 0
-    lines = text.decode().replace("\r\n", "\n")
+    text, code = shown_on_terminal([command(), "kv", spark, "--context", "4096"], columns, "stdout",
+                                   env={**os.environ, "LC_ALL": locale})
+    assert code == 0
+    lines = text.replace("\r\n", "\n")
     bars = bars_of(lines, full, sliding)
     assert [name for name, *_ in bars] == list(LAYOUTS)
     assert bars[3][1] + bars[3][2] == columns - 24

@@ -2,19 +2,17 @@
 // tests/python/test_interpreter.py to compare with ONNX Runtime.
 #include <fmt/format.h>
 
-#include <cstdio>
-#include <exception>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/half.h"
 #include "graph/graph.h"
 #include "runtime/interpreter.h"
+#include "sample_program.h"
 #include "targets/onnx/onnx_writer.h"
-#include "transload/error.h"
 
 namespace transload {
 namespace {
@@ -133,6 +131,10 @@ Recipe recipe_of(DType dtype, const Shape& shape, const std::vector<float>& valu
   return cast(constant(shape, values), dtype);
 }
 
+std::string_view text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 // Where the operands after the first come from.
 enum class Weights : uint8_t { inputs, constants, cast_constants };
 
@@ -164,26 +166,18 @@ class SampleWriter {
 
     OnnxWriteOptions options;
     options.opset = 20;
-    const std::string model = write_onnx(graph, options);
-    write_file(name + ".onnx", model.data(), model.size());
+    write_sample(directory_ / (name + ".onnx"), write_onnx(graph, options));
     std::vector<TensorView> views;
     for (const Tensor& input : inputs) {
       views.push_back(input.view());
-      write_file(fmt::format("{}.{}.bin", name, input.name), input.bytes.data(), input.bytes.size());
+      write_sample(directory_ / fmt::format("{}.{}.bin", name, input.name), text_of(input.bytes));
     }
     WeightStore store;
     const std::vector<Tensor> outputs = Interpreter(graph, store, pool_).run(views);
-    write_file(name + ".y.bin", outputs[0].bytes.data(), outputs[0].bytes.size());
+    write_sample(directory_ / (name + ".y.bin"), text_of(outputs[0].bytes));
   }
 
  private:
-  void write_file(const std::string& name, const void* bytes, size_t count) {
-    std::ofstream file(directory_ / name, std::ios::binary);
-    file.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(count));
-    file.close();
-    if (!file) throw Error(ErrorCode::io_failure, fmt::format("'{}' cannot be written", name));
-  }
-
   std::filesystem::path directory_;
   std::mt19937 random_{20};
   WorkerPool pool_{2};
@@ -208,15 +202,5 @@ void write_samples(const std::filesystem::path& directory) {
 }  // namespace transload
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fputs("usage: interpreter_samples DIRECTORY\n", stderr);
-    return 2;
-  }
-  try {
-    transload::write_samples(argv[1]);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return transload::run_sample_program(argc, argv, "interpreter_samples", transload::write_samples);
 }

@@ -2,17 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <exception>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "graph/graph.h"
+#include "sample_program.h"
 #include "targets/onnx/onnx_lowering.h"
 #include "targets/onnx/onnx_writer.h"
-#include "transload/error.h"
 
 namespace transload {
 namespace {
@@ -72,13 +69,6 @@ std::vector<Sample> samples() {
   };
 }
 
-void write_file(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file) throw Error(ErrorCode::io_failure, fmt::format("'{}' cannot be written", path.string()));
-}
-
 Graph op_graph(const Sample& sample) {
   static const char* const kNames[] = {"a", "b", "c"};
   Graph graph;
@@ -112,37 +102,25 @@ void write_samples(const std::filesystem::path& directory) {
   std::string weights(4096, '\0');  // the first page is not used, so that a wrong offset reads zeros
   const float values[] = {1, 2, 3, 4, 5, 6};
   weights.append(reinterpret_cast<const char*>(values), sizeof(values));
-  write_file(directory / "weights.bin", weights);
+  write_sample(directory / "weights.bin", weights);
 
   for (int opset = kMinOnnxOpset; opset <= kMaxOnnxOpset; ++opset) {
     OnnxWriteOptions options;
     options.opset = opset;
     for (const Sample& sample : samples()) {
       if (sample.op == Op::gelu && opset < 20) continue;  // ONNX has no Gelu there
-      write_file(directory / fmt::format("{}.opset{}.onnx", sample.name, opset), write_onnx(op_graph(sample), options));
+      write_sample(directory / fmt::format("{}.opset{}.onnx", sample.name, opset), write_onnx(op_graph(sample), options));
     }
-    write_file(directory / fmt::format("constants_inline.opset{}.onnx", opset), write_onnx(constant_graph(), options));
+    write_sample(directory / fmt::format("constants_inline.opset{}.onnx", opset), write_onnx(constant_graph(), options));
     options.external = [](const Value& value) -> std::optional<ExternalTensor> {
       if (value.name != "w") return std::nullopt;
       return ExternalTensor{"weights.bin", 4096, sizeof(values)};
     };
-    write_file(directory / fmt::format("constants_external.opset{}.onnx", opset), write_onnx(constant_graph(), options));
+    write_sample(directory / fmt::format("constants_external.opset{}.onnx", opset), write_onnx(constant_graph(), options));
   }
 }
 
 }  // namespace
 }  // namespace transload
 
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fputs("usage: onnx_op_samples DIRECTORY\n", stderr);
-    return 2;
-  }
-  try {
-    transload::write_samples(argv[1]);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return transload::run_sample_program(argc, argv, "onnx_op_samples", transload::write_samples); }
