@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -99,6 +100,9 @@ void report_lost_page(int number, siginfo_t* info, void*) {
     std::raise(number);
     return;
   }
+  // Several threads may meet lost pages at once; the first one speaks and ends the process under the others.
+  static std::atomic_flag said = ATOMIC_FLAG_INIT;
+  while (said.test_and_set()) pause();
   constexpr char kText[] = "transload: cannot read a mapped file: it shrank while it was read, or its disk failed\n";
   const ssize_t unused = write(STDERR_FILENO, kText, sizeof(kText) - 1);
   static_cast<void>(unused);
