@@ -24,9 +24,9 @@ transload_test(weights weights io base)
 transload_test(model model weights io base)
 transload_test(graph graph weights io base)
 transload_test(decode decode graph model weights io base)
-transload_test(targets onnx decode graph model weights io base)
+transload_test(targets onnx trtllm decode graph model weights io base)
 transload_test(runtime runtime decode graph model weights io base)
-transload_test(export export onnx runtime decode graph model weights io base)
+transload_test(export export onnx trtllm runtime decode graph model weights io base)
 
 # Writes the small graphs that tests/python/test_onnx_writer.py runs in ONNX Runtime.
 add_executable(onnx_op_samples ${PROJECT_SOURCE_DIR}/tests/targets/onnx_op_samples.cpp)

@@ -13,8 +13,9 @@ MAY_INCLUDE = {
     "graph": {"base", "weights"},
     "decode": {"base", "weights", "model", "graph"},
     "targets/onnx": {"base", "io", "weights", "graph"},
+    "targets/trtllm": {"base", "io", "weights", "model"},
     "runtime": {"base", "io", "weights", "model", "graph", "decode"},
-    "export": {"base", "io", "weights", "model", "graph", "decode", "runtime", "targets/onnx"},
+    "export": {"base", "io", "weights", "model", "graph", "decode", "runtime", "targets/onnx", "targets/trtllm"},
     "cli": set(),
 }
 
@@ -25,9 +26,11 @@ PUBLIC = {
     "recipe": "weights",
     "decoder_model": "model",
     "step_options": "decode", "contract": "decode",
+    "trtllm": "targets/trtllm",
     "tensor": "runtime", "kv_cache": "runtime",
     "export_onnx": "export", "inspect": "export", "synth": "export", "verify": "export", "decoder": "export",
     "generate": "export", "evaluate": "export", "kv_memory": "export",
+    "export_trtllm": "export", "import_trtllm": "export", "verify_trtllm": "export",
 }
 # Single public headers that more rooms may see: a target writes what the contract of the graph says.
 PUBLIC_FOR = {"targets/onnx": {"step_options", "contract"}}

@@ -11,13 +11,17 @@
 
 namespace transload {
 
-enum class Activation : uint8_t { silu, gelu_erf, gelu_tanh };
+enum class Activation : uint8_t { silu, gelu_erf, gelu_tanh, quick_gelu };  // quick_gelu: x * sigmoid(1.702 x)
 enum class GateActivation : uint8_t { sigmoid, silu };
 
-// y = x / sqrt(mean(x^2) + epsilon) * weight, over the last axis. A family's "+1" is already in `weight`.
+// rms: y = x / sqrt(mean(x^2) + epsilon) * weight + bias, over the last axis; layer: the same of x - mean(x). A family's "+1" is
+// already in `weight`.
+enum class NormKind : uint8_t { rms, layer };
 struct Norm {
   Recipe weight;  // [width]
   double epsilon = 0;
+  NormKind kind = NormKind::rms;
+  Recipe bias = {};  // [width], or empty
 };
 
 // y = x weight^T + bias
@@ -34,9 +38,20 @@ struct RopeGroup {
   float attention_factor = 1.0F;  // multiplies cos and sin (yarn, longrope)
 };
 
+// Which keys a head sees of those before it: with blocks of `block` positions, query head h at position p sees position k when
+// p / block - k / block < local_blocks, or (k / block + h * head_step + 1) mod vertical_stride is 0.
+struct BlockSparse {
+  uint32_t block = 0;
+  uint32_t local_blocks = 0;
+  uint32_t vertical_stride = 0;
+  uint32_t head_step = 0;  // 0: one pattern for all heads
+  bool operator==(const BlockSparse&) const = default;
+};
+
 struct Attention {
-  std::optional<uint32_t> window;  // keys seen, the current one included; none = full attention
-  uint32_t rope_group = 0;         // index in DecoderModel::rope_groups
+  std::optional<uint32_t> window;           // keys seen, the current one included; none = full attention
+  std::optional<BlockSparse> block_sparse;  // never together with a window
+  uint32_t rope_group = 0;                  // index in DecoderModel::rope_groups
   uint32_t heads = 0;
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
@@ -51,12 +66,28 @@ struct Attention {
   GateActivation gate_activation = GateActivation::sigmoid;
 };
 
-// down(act(gate(h)) * up(h))
+// down(act(min(gate(h), limit)) * (clamp(up(h), -limit, limit) + up_offset))
 struct Mlp {
   Activation activation = Activation::silu;
+  std::optional<float> limit;
+  float up_offset = 0;
   Linear gate;  // [intermediate, hidden]
   Linear up;
   Linear down;  // [hidden, intermediate]
+};
+
+// sparse_mixer (https://arxiv.org/abs/2409.12136), with r the router logits of a token and m their largest: the weight of the
+// first expert, the lowest index with r = m, is its softmax among the logits with m - r <= 2 * jitter * max(|r|, m). The second
+// expert is found and weighted in the same way with the first one left out. The weights are not normalised again.
+enum class ExpertRouting : uint8_t { sparse_mixer };
+
+// The sum over the experts chosen for a token of weight * expert(h).
+struct Experts {
+  ExpertRouting routing = ExpertRouting::sparse_mixer;
+  uint32_t chosen = 0;  // experts a token goes through: 2 for sparse_mixer
+  double jitter = 0;
+  Linear router;  // [experts, hidden]
+  std::vector<Mlp> experts;
 };
 
 // x += post_attention?(attention(input_norm(x)));  x += post_mlp?(mlp(mlp_norm(x)))
@@ -65,7 +96,8 @@ struct Layer {
   Attention attention;
   std::optional<Norm> post_attention_norm;  // on the attention output, before the residual addition
   Norm mlp_norm;
-  Mlp mlp;
+  Mlp mlp;                         // without recipes where there are experts
+  std::optional<Experts> experts;  // in place of mlp
   std::optional<Norm> post_mlp_norm;
 };
 
@@ -80,8 +112,10 @@ struct DecoderModel {
   std::vector<Layer> layers;
   std::vector<RopeGroup> rope_groups;
   Norm final_norm;
-  Recipe head;             // [vocab, hidden]
-  bool tied_head = false;  // head is the same recipe as embedding
+  Recipe head;                 // [vocab, hidden]
+  Recipe head_bias;            // [vocab], or empty
+  float logits_factor = 1.0F;  // multiplies the logits
+  bool tied_head = false;      // head is the same recipe as embedding
 
   std::optional<int64_t> bos_token;
   std::vector<int64_t> eos_tokens;
@@ -92,6 +126,8 @@ struct DecoderModel {
 struct ModelOptions {
   // Longest context that will be served; rope kinds with a short and a long regime (longrope) choose by it. 0: max_positions.
   uint32_t context = 0;
+  // Stored tensors that the family neither uses nor knows: refused (tensor_unused), or left out with a warning that names them.
+  bool leave_unused = false;
 };
 
 // Finds the family, reads the config strictly and binds every tensor. Faults of one kind are reported together.

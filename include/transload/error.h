@@ -33,7 +33,9 @@ enum class ErrorCode : uint8_t {
   dtype_unsupported,   // a tensor type this tool cannot decode
   numeric_fault,       // NaN or overflow where --strict asks for none
   op_unsupported,
-  format_limit,  // the target format cannot carry it
+  format_limit,       // the target format cannot carry it
+  quant_unsupported,  // a tensor that cannot be quantised in the layout asked for
+  shard_indivisible,  // a model that cannot be split over so many ranks
   verify_mismatch,
   graph_invalid,  // our own graph breaks a rule: a bug
   internal,       // a bug

@@ -63,4 +63,26 @@ Recipe cast(const Recipe& input, DType dtype);
 // input * scale + offset in fp32, as one multiplication and one addition; the result is f32.
 Recipe affine(const Recipe& input, float scale, float offset);
 
+// Weight-only quantisation as TensorRT-LLM stores it. w is [out, in], or [n, out, in] for n stacked matrices, in f32, f16 or
+// bf16. For each output channel, in fp32: scale = max|w| * 2^-(bits-1); q = w / scale rounded half away from zero and clamped to
+// [-2^(bits-1), 2^(bits-1) - 1]; q = 0 where scale is 0.
+enum class QuantLayout : uint8_t {
+  plain,      // [in, out] row-major
+  transpose,  // [out, in] row-major
+  sm80,  // rows permuted, transposed, columns interleaved, biased, shuffled: GPUs of compute capability 7.5 to 8.9, and 10.0 up
+  sm90,  // sm80 without the interleaving
+};
+struct WeightQuant {
+  uint8_t bits = 8;  // 8 or 4
+  QuantLayout layout = QuantLayout::plain;
+  bool operator==(const WeightQuant&) const = default;
+};
+// i8 [in, out * bits / 8] or [n, in, out * bits / 8]; for 4 bits two channels a byte, the even one low. Only as the root of a
+// recipe that is executed: its scales come from the same pass (PlannedTensor::scales). Throws quant_unsupported for a shape that
+// the layout cannot hold: row or column bytes that are no multiples of 32 (sm80, sm90), in mod 64 (sm80), an odd `out` for 4
+// bits.
+Recipe quantize(const Recipe& weight, const WeightQuant& quant);
+// The values q * scale of a stored pair, f32 [out, in] or [n, out, in]; may be used like any other leaf.
+Recipe dequantize(const TensorInfo& weight, const TensorInfo& scales, const WeightQuant& quant);
+
 }  // namespace transload

@@ -42,6 +42,8 @@ constexpr std::array<ErrorCodeRow, kErrorCodeCount> kErrorCodes{{
     {ErrorCode::numeric_fault, "numeric_fault", "NaN or overflow in weights", 1},
     {ErrorCode::op_unsupported, "op_unsupported", "the target has no such operation", 4},
     {ErrorCode::format_limit, "format_limit", "the target format cannot carry it", 4},
+    {ErrorCode::quant_unsupported, "quant_unsupported", "a tensor does not fit the quantised layout", 4},
+    {ErrorCode::shard_indivisible, "shard_indivisible", "the model cannot be split over so many ranks", 4},
     {ErrorCode::verify_mismatch, "verify_mismatch", "verification failed", 3},
     {ErrorCode::graph_invalid, "graph_invalid", "our own graph breaks a rule", 70},
     {ErrorCode::internal, "internal", "a bug in transload", 70},

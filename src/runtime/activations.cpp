@@ -14,6 +14,8 @@ float silu(float x) { return x / (1.0F + std::exp(-x)); }
 float gelu_erf(float x) { return 0.5F * x * (1.0F + std::erf(x * kSqrtHalf)); }
 float gelu_tanh(float x) { return 0.5F * x * (1.0F + std::tanh(kSqrtTwoOverPi * x * (1.0F + 0.044715F * x * x))); }
 
+float quick_gelu(float x) { return x / (1.0F + std::exp(-1.702F * x)); }
+
 template <float (*Function)(float)>
 void apply(float* values, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) values[i] = Function(values[i]);
@@ -29,6 +31,8 @@ void activate(Activation activation, float* values, uint64_t count) {
       return apply<gelu_erf>(values, count);
     case Activation::gelu_tanh:
       return apply<gelu_tanh>(values, count);
+    case Activation::quick_gelu:
+      return apply<quick_gelu>(values, count);
   }
 }
 

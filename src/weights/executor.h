@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,14 @@
 
 namespace transload {
 
+// Of what quantisation changed: the quantised values, with their stored scales, against the values that were quantised.
+struct QuantError {
+  double max_abs = 0;
+  double signal = 0;  // sum of squares of the values
+  double noise = 0;   // sum of squares of the differences
+  bool operator==(const QuantError&) const = default;
+};
+
 struct TensorResult {
   std::string name;
   std::string file;
@@ -24,6 +33,7 @@ struct TensorResult {
   std::string digest;           // XXH3-128 of the tensor's bytes as written
   uint64_t overflow_count = 0;  // finite values that became infinite in f16
   uint64_t nan_count = 0;
+  std::optional<QuantError> quant_error = {};  // of quantised tensors
   bool operator==(const TensorResult&) const = default;
 };
 
@@ -33,7 +43,9 @@ struct ExecuteOptions {
   PieceLimits limits;
 };
 
-// Results in plan order. On an error every worker stops, all are joined, and the first error is rethrown with the tensor's name.
+// Results in plan order, the scales of a quantised tensor right behind it. Equal recipes anywhere in the plan are read and
+// converted once and written to each of their places; tensors are made in the order in which their sources lie in the checkpoint.
+// On an error every worker stops, all are joined, and the first error is rethrown with the tensor's name.
 std::vector<TensorResult> execute(const Plan& plan, OutputDirectory& output, const ExecuteOptions& options = {});
 
 // Bytes of buffers one worker holds: what a dry run reports.

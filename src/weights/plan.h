@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,18 @@ struct PlannedBytes {
   std::string bytes;
 };
 
+// Where the scales of a quantized tensor go: one for each output channel, [out] or [n, out].
+struct PlannedScales {
+  std::string name;
+  uint64_t offset = 0;  // absolute in the file of the tensor
+  DType dtype = DType::f32;
+};
+
 struct PlannedTensor {
   std::string name;     // as messages and the manifest call it
   uint64_t offset = 0;  // absolute in its file
   Recipe recipe;
+  std::optional<PlannedScales> scales = {};  // of a recipe that quantizes, and of no other
 };
 
 struct PlannedFile {

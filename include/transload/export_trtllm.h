@@ -1,0 +1,81 @@
+// Exports a checkpoint as a TensorRT-LLM checkpoint: config.json and one rank<N>.safetensors for each rank.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transload/checkpoint.h"
+#include "transload/progress.h"
+#include "transload/trtllm.h"
+
+namespace transload {
+
+struct ExportTrtllmOptions {
+  TrtllmOptions trtllm;
+  // Only these ranks: each file is staged and renamed by itself inside the folder, beside what is there; config.json must be
+  // equal if there is one. Empty: all ranks, the folder appears whole or not at all.
+  std::vector<uint32_t> ranks;
+  bool resume = false;  // as `ranks` (all of them when none are named), but keeps rank files whose manifest and digests are right
+  bool overwrite = false;
+  bool strict = false;   // NaN, or f16 overflow, in any tensor is an error (numeric_fault); nothing is left behind
+  bool dry_run = false;  // plan only: headers are read, nothing is written
+  bool explain = false;
+  uint32_t workers = 0;  // 0: one per core, at most 8
+  Progress progress;
+};
+
+struct RankSummary {
+  uint32_t rank = 0;
+  uint32_t stage = 0;
+  uint32_t first_layer = 0;
+  uint32_t end_layer = 0;
+  uint64_t tensors = 0;
+  uint64_t bytes = 0;  // of the file
+  bool kept = false;   // found complete by `resume`
+};
+
+struct NumericWarning {
+  std::string tensor;
+  std::vector<std::string> sources;
+  uint64_t overflow_count = 0;  // finite values that became infinite in f16
+  uint64_t nan_count = 0;
+};
+
+// Of one quantised tensor of one rank, against the values that were quantised.
+struct QuantTensorError {
+  std::string tensor;
+  uint32_t rank = 0;
+  double max_abs = 0;
+  double sqnr_db = 0;  // +inf when equal
+};
+
+struct ExportTrtllmSummary {
+  std::string family;
+  std::string architecture;
+  std::string format;
+  std::string dtype;
+  uint64_t tensor_count = 0;  // stored tensors that are read
+  uint64_t parameter_count = 0;
+  uint64_t source_bytes = 0;
+  uint64_t total_bytes = 0;  // of everything written
+  std::vector<RankSummary> ranks;
+  uint64_t worker_memory_bytes = 0;
+  double write_seconds = 0;
+  double flush_seconds = 0;
+  std::vector<NumericWarning> numeric_warnings;
+  std::vector<QuantTensorError> quant_errors;
+  std::vector<std::string> warnings;
+  std::string explanation;
+};
+
+// Throws Error: what build_model throws; arch_unknown, format_limit, shard_indivisible, quant_unsupported, usage,
+// destination_exists, numeric_fault with `strict`, bad_offset and io_failure while reading or writing.
+ExportTrtllmSummary export_trtllm(const Checkpoint& checkpoint, const std::filesystem::path& destination,
+                                  const ExportTrtllmOptions& options);
+
+std::string export_trtllm_json(const ExportTrtllmSummary& summary);
+
+}  // namespace transload
