@@ -34,7 +34,7 @@ help:
 	@echo "make test       builds, then runs the C++ and the Python tests"
 	@echo "make demo       exports a real model, verifies it, generates text; MODEL=smollm2 or MODEL=gemma3"
 	@echo "make test-slow  sanitizer builds, fuzzers, kill, full-disk and install tests"
-	@echo "make bench      export against cp, decoding against ONNX Runtime; writes build/bench/export.json and decode.json"
+	@echo "make bench      exports against cp, decoding against ONNX Runtime; writes build/bench/{export,trtllm,decode}.json"
 	@echo "make lint       formatting, layers, sizes"
 	@echo "make venv       the Python environment in .venv"
 	@echo "make format     formats the C++ sources"
@@ -101,6 +101,7 @@ test-reliability: all venv
 bench: build venv
 	@mkdir -p build/bench
 	$(VENV_PYTHON) bench/export_bench.py --json build/bench/export.json $(BENCH_ARGS)
+	$(VENV_PYTHON) bench/trtllm_bench.py --json build/bench/trtllm.json $(TRTLLM_BENCH_ARGS)
 	$(VENV_PYTHON) bench/decode_bench.py --json build/bench/decode.json $(DECODE_BENCH_ARGS)
 
 CXX_FILES = $(shell find include src tests bench examples fuzz -name '*.h' -o -name '*.cpp')

@@ -5,9 +5,7 @@
 # their own, in turn; the median of the rounds. Of ONNX Runtime only session.run counts, of the reference everything but loading.
 import argparse
 import json
-import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -16,7 +14,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import real_weights  # noqa: E402
-from export_bench import processor  # noqa: E402
+from against_cp import machine  # noqa: E402
 
 MODELS = ("smollm2-135m", "gemma3-270m")
 PROMPT = 256
@@ -137,12 +135,12 @@ def main():
     rows = [bench(name, arguments) for name in arguments.model or MODELS]
     import onnxruntime
     version = run([arguments.command, "--version"]).strip()
-    machine = {"processor": processor(), "cores": os.cpu_count(), "kernel": platform.release()}
-    print(f"\n{version}, ONNX Runtime {onnxruntime.__version__}, {machine['processor']}, {THREADS} threads; medians\n")
+    host = machine()
+    print(f"\n{version}, ONNX Runtime {onnxruntime.__version__}, {host['processor']}, {THREADS} threads; medians\n")
     print(table(rows))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps({"version": version, "onnxruntime": onnxruntime.__version__, "machine": machine,
+        arguments.json.write_text(json.dumps({"version": version, "onnxruntime": onnxruntime.__version__, "machine": host,
                                               "prompt_tokens": PROMPT, "context": CONTEXT, "threads": THREADS, "rows": rows},
                                              indent=1) + "\n")
 

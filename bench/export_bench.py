@@ -1,83 +1,25 @@
-# Measures an export against cp: seconds to the last write, flush seconds and peak memory, on synthesised checkpoints.
-#
-# The rule: cp --reflink=never --sparse=never of the checkpoint (as many bytes as the fp16 bundle holds), the source in the
-# page cache and without holes, cp and export in turn, outputs deleted and `sync` between, the median of the rounds. The time
-# of the flush is its own column, for cp too (`sync FILE` after it).
+# Measures an ONNX export against cp of the checkpoint (as many bytes as the fp16 bundle holds), by the rule of against_cp.py:
+# seconds to the last write, flush seconds and peak memory, on synthesised checkpoints.
 import argparse
 import json
-import os
 import pathlib
-import platform
-import shutil
-import statistics
-import subprocess
-import sys
-import time
+
+from against_cp import machine, measure_cp, measure_export, median, require_disk, run, settle
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "tests/data/configs"
 LINEAR_FORMS = ("gemm", "matmul")
 
 
-def run(command):
-    """Runs a command: (wall seconds, peak memory in bytes, its standard output). Exits with its message when it fails."""
-    out_read, out_write = os.pipe()
-    started = time.monotonic()
-    process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=out_write, stderr=subprocess.PIPE)
-    os.close(out_write)
-    with os.fdopen(out_read) as stream:
-        output = stream.read()
-    errors = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.monotonic() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}: exit {process.returncode}\n{errors.decode(errors='replace')}")
-    return seconds, usage.ru_maxrss * 1024, output
-
-
-def settle(*folders):
-    """Deletes outputs and lets the disk come to rest."""
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-    os.sync()
-
-
-def into_page_cache(files):
-    for file in files:
-        with open(file, "rb", buffering=0) as stream:
-            while stream.read(1 << 20):
-                pass
-
-
-def measure_cp(files, work):
-    destination = work / "copy"
-    settle(destination)
-    into_page_cache(files)
-    destination.mkdir()
-    seconds, _, _ = run(["cp", "--reflink=never", "--sparse=never", *files, destination])
-    flush, _, _ = run(["sync", *(destination / file.name for file in files)])
-    settle(destination)
-    return {"seconds": seconds, "flush_seconds": flush}
-
-
-def measure_export(command, checkpoint, files, work, linear, arguments):
+def export_once(command, checkpoint, files, work, linear, arguments):
     destination = work / "bundle"
+    run_ = measure_export([command, "export", "onnx", checkpoint, "-o", destination, "--weights", "fp16", "--linear", linear,
+                           "--context", arguments.context, "--json",
+                           *(["--workers", arguments.workers] if arguments.workers else [])], destination, files)
+    summary = json.loads(run_.pop("summary"))
     settle(destination)
-    into_page_cache(files)
-    wall, memory, output = run([command, "export", "onnx", checkpoint, "-o", destination, "--weights", "fp16", "--linear", linear,
-                                "--context", arguments.context, "--json",
-                                *(["--workers", arguments.workers] if arguments.workers else [])])
-    summary = json.loads(output)
-    bytes_ = sum(file.stat().st_size for file in destination.iterdir())
-    settle(destination)
-    # Everything but the flush, so that starting the process and planning count against us.
-    return {"seconds": wall - summary["flush_seconds"], "flush_seconds": summary["flush_seconds"],
-            "write_seconds": summary["write_seconds"], "memory_bytes": memory, "output_bytes": bytes_}
-
-
-def median(rows, key):
-    return statistics.median(row[key] for row in rows)
+    return {"seconds": run_.pop("wall_seconds") - summary["flush_seconds"], "flush_seconds": summary["flush_seconds"],
+            "write_seconds": summary["write_seconds"], **run_}
 
 
 def bench(config, rounds, arguments):
@@ -96,7 +38,7 @@ def bench(config, rounds, arguments):
             copies, exports = [], []
             for index in range(rounds):
                 copies.append(measure_cp(files, work))
-                exports.append(measure_export(arguments.command, checkpoint, files, work, linear, arguments))
+                exports.append(export_once(arguments.command, checkpoint, files, work, linear, arguments))
                 print(f"{name} {linear} {index + 1}/{rounds}: cp {copies[-1]['seconds']:.2f} s, export {exports[-1]['seconds']:.2f} s",
                       flush=True)
             copy_rate = source_bytes / median(copies, "seconds")
@@ -125,13 +67,6 @@ def table(rows):
                      f"{row['export_seconds']:.2f} | {row['speed_of_cp']:.2f} | {row['cp_flush_seconds']:.2f} | "
                      f"{row['export_flush_seconds']:.2f} | {row['peak_memory_bytes'] / 2**20:.1f} |")
     return "\n".join(lines)
-
-
-def processor():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
 
 
 def parameter_bytes(config):
@@ -164,21 +99,18 @@ def main():
     arguments.work.mkdir(parents=True, exist_ok=True)
     # Source and one output at a time, and a tenth more.
     needed = max(parameter_bytes(config) for config, _ in jobs) * 22 // 10
-    free = shutil.disk_usage(arguments.work).free
-    if free < needed:
-        sys.exit(f"{arguments.work}: not enough free disk: got {free:,} bytes, expected {needed:,}")
+    require_disk(arguments.work, needed)
 
     _, _, version = run([arguments.command, "--version"])
     rows = []
     for config, rounds in jobs:
         rows += bench(config, rounds, arguments)
-    machine = {"processor": processor(), "cores": os.cpu_count(), "kernel": platform.release(),
-               "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
-    print(f"\n{version.strip()}, {machine['processor']}, {machine['cores']} cores; medians\n")
+    host = machine()
+    print(f"\n{version.strip()}, {host['processor']}, {host['cores']} cores; medians\n")
     print(table(rows))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps({"version": version.strip(), "machine": machine, "rows": rows}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({"version": version.strip(), "machine": host, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
