@@ -23,7 +23,7 @@ MAY_INCLUDE = {
 PUBLIC = {
     "version": "base", "error": "base", "dtype": "base", "progress": "base", "peak_memory": "base",
     "checkpoint": "io",
-    "recipe": "weights",
+    "recipe": "weights", "block_sparse": "model",
     "decoder_model": "model",
     "step_options": "decode", "contract": "decode",
     "trtllm": "targets/trtllm",

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "transload/block_sparse.h"
 #include "transload/dtype.h"
 #include "transload/step_options.h"
 
@@ -46,10 +47,12 @@ enum class SlotRule : uint8_t {
 };
 std::string_view slot_rule_name(SlotRule rule);
 
-// Attention layers that share a mask: full attention, or one window.
+// Attention layers that share a mask: full attention, one window, or one block-sparse pattern.
 struct MaskGroup {
-  std::string name;  // "sw", "full"
+  std::string name;  // "sw", "blocksparse", "full"
   std::optional<uint32_t> window;
+  std::optional<BlockSparse> block_sparse = {};
+  uint32_t heads = 1;  // second axis of the mask: the query heads with block_sparse, else 1
 };
 
 struct CacheLayer {
@@ -78,6 +81,8 @@ struct StepContract {
   uint32_t end_layer = 0;
   bool head = true;
 };
+
+const MaskGroup* find_mask_group(const StepContract& contract, std::string_view name);
 
 // Whether some layer of the slice turns with this group's tables.
 bool uses_rope_group(const StepContract& contract, std::string_view name);

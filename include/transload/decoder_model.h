@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "transload/block_sparse.h"
 #include "transload/checkpoint.h"
 #include "transload/recipe.h"
 
@@ -36,16 +37,6 @@ struct RopeGroup {
   uint32_t width = 0;             // even, at most head_dim
   std::vector<float> inv_freq;    // [width / 2]; angle = position * inv_freq, in fp32
   float attention_factor = 1.0F;  // multiplies cos and sin (yarn, longrope)
-};
-
-// Which keys a head sees of those before it: with blocks of `block` positions, query head h at position p sees position k when
-// p / block - k / block < local_blocks, or (k / block + h * head_step + 1) mod vertical_stride is 0.
-struct BlockSparse {
-  uint32_t block = 0;
-  uint32_t local_blocks = 0;
-  uint32_t vertical_stride = 0;
-  uint32_t head_step = 0;  // 0: one pattern for all heads
-  bool operator==(const BlockSparse&) const = default;
 };
 
 struct Attention {

@@ -27,6 +27,7 @@ struct TrtllmBlockResult {
   uint32_t layer = 0;
   double relative = 0;  // largest difference / largest expected value
   double allowed = 0;
+  double quantisation = 0;  // baked weights: the same against the unquantised layer; for information
 };
 
 struct VerifyTrtllmReport {
@@ -55,5 +56,7 @@ VerifyTrtllmReport verify_trtllm(const std::filesystem::path& folder, const Veri
 
 std::string verify_trtllm_json(const VerifyTrtllmReport& report);
 std::string verify_trtllm_text(const VerifyTrtllmReport& report);
+// The JSON in a file, whole or not at all. Throws io_failure.
+void write_verify_trtllm_report(const std::filesystem::path& path, const VerifyTrtllmReport& report);
 
 }  // namespace transload

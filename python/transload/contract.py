@@ -113,6 +113,30 @@ class CacheLayer:
 
 
 @dataclass(frozen=True)
+class BlockSparse:
+    """Keys that query head h sees: those of the last local_blocks blocks, and of every vertical_stride-th block."""
+
+    heads: int
+    block: int
+    local_blocks: int
+    vertical_stride: int
+    head_step: int  # 0: one pattern for all heads
+
+
+@dataclass(frozen=True)
+class MaskGroup:
+    """Layers that share a mask: full attention when both fields are None."""
+
+    window: Optional[int] = None
+    block_sparse: Optional[BlockSparse] = None
+
+    @property
+    def heads(self) -> int:
+        """Second axis of the mask."""
+        return 1 if self.block_sparse is None else self.block_sparse.heads
+
+
+@dataclass(frozen=True)
 class RopeGroup:
     group: str
     width: int
@@ -169,7 +193,7 @@ class Contract:
     eos_tokens: Tuple[int, ...]
     tokenizer: Optional[str]
     rope: Dict[str, RopeGroup]
-    masks: Dict[str, Optional[int]]  # window of each mask group, None for full attention
+    masks: Dict[str, MaskGroup]
     steps: Tuple[Step, ...]
 
     def contexts(self) -> List[int]:
@@ -247,7 +271,7 @@ class Contract:
                             eos_tokens=root.integers("eos_tokens"),
                             tokenizer=root.plain_file("tokenizer", optional=True),
                             rope=rope,
-                            masks={o.text("group"): o.integer("window", 1, optional=True)
+                            masks={o.text("group"): _read_mask(o)
                                    for o in root.objects("masks")},
                             steps=tuple(steps))
         if not steps:
@@ -271,6 +295,17 @@ def _read_embedding(o: _Object) -> EmbeddingSource:
     if len(shape) != 2:
         raise o.fault("wrong rank", len(shape), 2, "shape")
     return EmbeddingSource(o.plain_file("file"), o.integer("offset"), o.text("dtype", ("f32", "f16", "bf16")), shape)
+
+
+def _read_mask(o: _Object) -> MaskGroup:
+    window = o.integer("window", 1, optional=True)
+    if "block_sparse" not in o.value:
+        return MaskGroup(window)
+    if window is not None:
+        raise o.fault("does not match", f"it with window {window}", "window null", "block_sparse")
+    b = o.object("block_sparse")
+    return MaskGroup(None, BlockSparse(b.integer("heads", 1), b.integer("block", 1), b.integer("local_blocks", 1),
+                                       b.integer("vertical_stride", 1), b.integer("head_step")))
 
 
 def _read_port(o: _Object, roles) -> Port:
@@ -326,8 +361,11 @@ def _check_step(contract: Contract, step: Step, root: _Object) -> None:
             raise fault("cache layers out of order", cache.layer, index)
         if cache.model_layer != contract.first_layer + index:
             raise fault(f"cache {index}: layer of the model does not match", cache.model_layer, contract.first_layer + index)
-        if cache.mask_group not in contract.masks or contract.masks[cache.mask_group] != cache.window:
+        group = contract.masks.get(cache.mask_group)
+        if group is None or group.window != cache.window:
             raise fault(f"cache {index}: mask group does not match", f"'{cache.mask_group}'", f"a group of window {cache.window}")
+        if group.block_sparse is not None and group.heads % cache.kv_heads != 0:
+            raise fault(f"cache {index}: heads of its mask group do not match", group.heads, f"a multiple of {cache.kv_heads}")
         if cache.rope_group and cache.rope_group not in contract.rope:
             raise fault(f"cache {index}: unknown rope group", f"'{cache.rope_group}'", "one listed in 'rope'")
         if (cache.rule == "append") != (cache.window is None):
@@ -346,7 +384,7 @@ def _check_step(contract: Contract, step: Step, root: _Object) -> None:
         new = (width, (1, cache.kv_heads, entries, cache.head_dim))
         expected["k_cache", index] = expected["v_cache", index] = stored
         expected["k_new", index] = expected["v_new", index] = new
-        mask = (width, (1, 1, q, mask_columns(cache, q)))
+        mask = (width, (1, group.heads, q, mask_columns(cache, q)))
         if expected.setdefault(("mask", cache.mask_group), mask) != mask:
             raise fault(f"cache {index}: another width in mask group '{cache.mask_group}'", mask[1][3], "one width in a group")
         if cache.rope_group:

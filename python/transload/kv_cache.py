@@ -249,4 +249,12 @@ class KvCache:
         seen = (keys >= 0) & (keys <= new[:, None])
         if cache.window is not None:
             seen &= keys > new[:, None] - cache.window
-        return np.where(seen, 0, self._contract.mask_fill).astype(self._contract.compute)[None, None]
+        pattern = self._contract.masks[cache.mask_group].block_sparse
+        if pattern is not None:
+            block = keys // pattern.block
+            heads = np.arange(pattern.heads)[:, None, None]
+            near = new[:, None] // pattern.block - block < pattern.local_blocks
+            seen = seen & (near | ((block + heads * pattern.head_step + 1) % pattern.vertical_stride == 0))
+        else:
+            seen = seen[None]
+        return np.where(seen, 0, self._contract.mask_fill).astype(self._contract.compute)[None]

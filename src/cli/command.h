@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "transload/progress.h"
+#include "transload/trtllm.h"
 #include "transload/verify.h"
 
 namespace transload::cli {
@@ -21,6 +22,7 @@ struct Command {
 };
 void add_export(CLI::App& app, std::vector<Command>& commands);
 void add_eval(CLI::App& app, std::vector<Command>& commands);
+void add_import(CLI::App& app, std::vector<Command>& commands);
 void add_inspect(CLI::App& app, std::vector<Command>& commands);
 void add_kv(CLI::App& app, std::vector<Command>& commands);
 void add_run(CLI::App& app, std::vector<Command>& commands);
@@ -44,6 +46,9 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flag, T& value, const 
       ->type_name(names)
       ->default_str(fallback);
 }
+
+// --layout of baked weights that are read.
+CLI::Option* add_layout(CLI::App& app, QuantLayout& layout);
 
 // Plain decimal digits: CLI11 alone takes 010 for eight and a negative number for a huge one.
 CLI::Validator whole_number();

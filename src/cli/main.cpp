@@ -65,6 +65,7 @@ int run(int argc, char** argv) {
   std::vector<transload::cli::Command> commands;
   transload::cli::add_export(app, commands);
   transload::cli::add_eval(app, commands);
+  transload::cli::add_import(app, commands);
   transload::cli::add_inspect(app, commands);
   transload::cli::add_kv(app, commands);
   transload::cli::add_run(app, commands);

@@ -9,7 +9,9 @@
 #include "cli/command.h"
 #include "transload/error.h"
 #include "transload/evaluate.h"
+#include "transload/peak_memory.h"
 #include "transload/verify.h"
+#include "transload/verify_trtllm.h"
 
 namespace transload::cli {
 namespace {
@@ -24,6 +26,8 @@ struct VerifyArguments {
   std::string report;
   bool json = false;
   bool quiet = false;
+  bool layout_given = false;
+  QuantLayout layout = QuantLayout::plain;
   VerifyOptions options;
 };
 
@@ -54,7 +58,41 @@ CLI::Validator positive_number() {
       "");
 }
 
+void refuse_option(bool given, const char* name, const char* of) {
+  if (given) throw Error(ErrorCode::usage, fmt::format("{}: got the option, expected none for {}", name, of));
+}
+
+int run_verify_trtllm(const VerifyArguments& arguments) {
+  constexpr const char* kWhat = "a TensorRT-LLM checkpoint";
+  const VerifyOptions& graphs = arguments.options;
+  refuse_option(!arguments.golden.empty(), "--golden", kWhat);
+  refuse_option(!arguments.tokens.empty(), "--tokens", kWhat);
+  refuse_option(!arguments.prompt_ids.empty(), "--prompt-ids", kWhat);
+  refuse_option(graphs.prompt_length.has_value(), "--prompt-length", kWhat);
+  refuse_option(graphs.steps.has_value(), "--steps", kWhat);
+  refuse_option(graphs.tolerance.has_value(), "--tolerance", kWhat);
+  refuse_option(arguments.report.ends_with(".html"), "--report with a page", kWhat);
+  refuse_output_among("--report", arguments.report, {arguments.bundle, arguments.checkpoint, arguments.config});
+  VerifyTrtllmOptions options;
+  if (!arguments.checkpoint.empty()) options.checkpoint = arguments.checkpoint;
+  if (!arguments.config.empty()) options.config = arguments.config;
+  options.layout = arguments.layout;
+  options.layout_given = arguments.layout_given;
+  options.workers = graphs.threads;
+  options.progress = make_progress("comparing", arguments.quiet);
+  const VerifyTrtllmReport report = verify_trtllm(arguments.bundle, options);
+  if (arguments.json) {
+    fmt::print("{}\n", verify_trtllm_json(report));
+  } else {
+    fmt::print("{}time: {:.2f} s, peak memory {}\n", verify_trtllm_text(report), report.seconds, size_text(peak_memory_bytes()));
+  }
+  if (!arguments.report.empty()) write_verify_trtllm_report(arguments.report, report);
+  return report.passed() ? 0 : exit_code(ErrorCode::verify_mismatch);
+}
+
 int run_verify(VerifyArguments& arguments) {
+  if (is_trtllm_folder(arguments.bundle)) return run_verify_trtllm(arguments);
+  refuse_option(arguments.layout_given, "--layout", "a bundle of graphs");
   VerifyOptions& options = arguments.options;
   if (!arguments.checkpoint.empty()) options.checkpoint = arguments.checkpoint;
   if (!arguments.config.empty()) options.config = arguments.config;
@@ -96,10 +134,12 @@ void print_verify_report(const VerifyReport& report) {
 }
 
 void add_verify(CLI::App& app, std::vector<Command>& commands) {
-  CLI::App* command = app.add_subcommand("verify", "Prove that a written bundle computes what its checkpoint computes");
+  CLI::App* command = app.add_subcommand(
+      "verify", "Prove that a written bundle, or TensorRT-LLM checkpoint, computes what its checkpoint computes");
   auto arguments = std::make_shared<VerifyArguments>();
   VerifyOptions& options = arguments->options;
-  command->add_option("BUNDLE", arguments->bundle, "folder that export wrote")->required();
+  command->add_option("BUNDLE", arguments->bundle, "folder that export wrote, or a TensorRT-LLM checkpoint of any converter")
+      ->required();
   command
       ->add_option("--checkpoint", arguments->checkpoint,
                    "what the bundle was exported from; without it only digests and structure are verified")
@@ -141,6 +181,7 @@ void add_verify(CLI::App& app, std::vector<Command>& commands) {
           "largest error of a value relative to the largest value (default: by precision, see docs/verify.md)")
       ->check(positive_number())
       ->type_name("X");
+  CLI::Option* layout = add_layout(*command, arguments->layout);
   command->add_option("--report", arguments->report, "also write the report: one page with plots, or JSON")
       ->type_name("FILE.html|FILE.json")
       ->check(report_file());
@@ -150,7 +191,8 @@ void add_verify(CLI::App& app, std::vector<Command>& commands) {
       ->type_name("N");
   command->add_flag("--json", arguments->json, "print the report as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress and no forecast");
-  command->final_callback([arguments, ids] {
+  command->final_callback([arguments, ids, layout] {
+    arguments->layout_given = layout->count() > 0;
     if (ids->count() > 0) arguments->options.prompt = parse_ids(arguments->prompt_ids);
   });
   commands.push_back({command, [arguments] { return run_verify(*arguments); }});

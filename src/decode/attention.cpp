@@ -77,7 +77,9 @@ AttentionResult build_attention(StepBuilder& b, const std::string& prefix, Value
   const uint64_t columns = b.shape(scores)[3];
   // With several query rows the mask differs by row, so the group becomes an axis of its own.
   if (q > 1) scores = b.reshape(prefix + "_scores_by_row", scores, {kv_heads, group, q, columns});
-  const ValueId masked = b.binary(Op::add, prefix + "_scores_masked", scores, ports.mask);
+  ValueId mask = ports.mask;
+  if (b.shape(mask)[1] > 1) mask = b.reshape(prefix + "_mask", mask, b.shape(scores));
+  const ValueId masked = b.binary(Op::add, prefix + "_scores_masked", scores, mask);
   const ValueId by_row = b.graph().add_node(Op::softmax, prefix + "_probabilities", {masked}, {{"axis", int64_t{3}}});
   const ValueId probabilities = b.reshape(prefix + "_probabilities_folded", by_row, {1, kv_heads, group * q, columns});
 

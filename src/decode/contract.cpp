@@ -53,6 +53,12 @@ std::string_view slot_rule_name(SlotRule rule) {
   return {};
 }
 
+const MaskGroup* find_mask_group(const StepContract& contract, std::string_view name) {
+  const auto found = std::find_if(contract.mask_groups.begin(), contract.mask_groups.end(),
+                                  [&](const MaskGroup& group) { return group.name == name; });
+  return found == contract.mask_groups.end() ? nullptr : &*found;
+}
+
 bool uses_rope_group(const StepContract& contract, std::string_view name) {
   return std::find(contract.rope_groups.begin(), contract.rope_groups.end(), name) != contract.rope_groups.end();
 }

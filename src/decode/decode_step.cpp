@@ -34,26 +34,33 @@ void check_options(const DecoderModel& model, const StepOptions& options) {
   if (options.compute == DType::f16 && options.weights != DType::f16) {
     refuse("weights of a graph that computes in f16: got f32, expected f16");
   }
-  const bool has_gelu = std::any_of(model.layers.begin(), model.layers.end(),
-                                    [](const Layer& layer) { return layer.mlp.activation != Activation::silu; });
-  if (options.gelu != GeluForm::model && !has_gelu) {
-    refuse("a GELU form does not apply: got activation silu, expected a GELU");
+  if (options.gelu != GeluForm::model && !has_gelu(model)) {
+    refuse("a GELU form does not apply: got a model without GELU, expected one with it");
   }
   if (options.logits == LogitsRows::last && !options.head) {
     refuse("the rows of the logits do not apply: got no head, expected one");
   }
 }
 
-// The window of a mask group decides its name; the first window met is "sw", further ones carry their length.
+// Order of mask groups among the inputs: windows, block-sparse patterns, full attention.
+int rank_of(const MaskGroup& group) {
+  if (group.window) return 0;
+  return group.block_sparse ? 1 : 2;
+}
+
+// The first window met is "sw", further ones carry their length; block-sparse patterns are numbered from the second on.
 std::string mask_group_of(const Attention& attention, std::vector<MaskGroup>& groups) {
+  MaskGroup wanted{"full", attention.window, attention.block_sparse, attention.block_sparse ? attention.heads : 1};
   for (const MaskGroup& group : groups) {
-    if (group.window == attention.window) return group.name;
+    const bool same = group.window == wanted.window && group.block_sparse == wanted.block_sparse && group.heads == wanted.heads;
+    if (same) return group.name;
   }
-  const bool has_window = std::any_of(groups.begin(), groups.end(), [](const MaskGroup& g) { return g.window.has_value(); });
-  std::string name = "full";
-  if (attention.window) name = has_window ? fmt::format("sw_{}", *attention.window) : "sw";
-  groups.push_back({name, attention.window});
-  return name;
+  const auto alike =
+      std::count_if(groups.begin(), groups.end(), [&](const MaskGroup& group) { return rank_of(group) == rank_of(wanted); });
+  if (wanted.window) wanted.name = alike > 0 ? fmt::format("sw_{}", *wanted.window) : "sw";
+  if (wanted.block_sparse) wanted.name = alike > 0 ? fmt::format("blocksparse_{}", alike + 1) : "blocksparse";
+  groups.push_back(wanted);
+  return wanted.name;
 }
 
 CacheLayer cache_of(const Attention& attention, const StepOptions& options) {
@@ -111,9 +118,8 @@ void describe_layers(const DecoderModel& model, const StepOptions& options, Step
     cache.rope_group = model.rope_groups[attention.rope_group].name;
     contract.caches.push_back(cache);
   }
-  // Sliding groups first, full attention last: the order of the contract's inputs.
-  std::stable_partition(contract.mask_groups.begin(), contract.mask_groups.end(),
-                        [](const MaskGroup& group) { return group.window.has_value(); });
+  std::stable_sort(contract.mask_groups.begin(), contract.mask_groups.end(),
+                   [](const MaskGroup& a, const MaskGroup& b) { return rank_of(a) < rank_of(b); });
   for (const RopeGroup& group : model.rope_groups) {
     const bool used = std::any_of(contract.caches.begin(), contract.caches.end(),
                                   [&](const CacheLayer& cache) { return cache.rope_group == group.name; });
@@ -154,7 +160,7 @@ void declare_tables_and_caches(Assembly& a) {
     const auto cache = std::find_if(contract.caches.begin(), contract.caches.end(),
                                     [&](const CacheLayer& c) { return c.mask_group == group.name; });
     const uint64_t columns = cache->slots + q - (cache->rule == SlotRule::roll ? 1 : 0);
-    a.masks.push_back(a.input("mask_" + group.name, PortRole::mask, a.options.compute, {1, 1, q, columns}, group.name));
+    a.masks.push_back(a.input("mask_" + group.name, PortRole::mask, a.options.compute, {1, group.heads, q, columns}, group.name));
   }
   for (const CacheLayer& cache : contract.caches) {
     const Shape shape{1, cache.kv_heads, cache.slots, cache.head_dim};
@@ -192,7 +198,9 @@ ValueId build_layer(Assembly& a, ValueId x, const CacheLayer& cache, std::vector
   if (layer.post_attention_norm) branch = b.norm(prefix + "_post_attn_norm", branch, *layer.post_attention_norm);
   x = b.binary(Op::add, prefix + "_attn_out", x, branch);
 
-  branch = build_mlp(b, prefix + "_mlp", b.norm(prefix + "_mlp_norm", x, layer.mlp_norm), layer.mlp);
+  const ValueId mlp_rows = b.norm(prefix + "_mlp_norm", x, layer.mlp_norm);
+  branch = layer.experts ? build_experts(b, prefix + "_mlp", mlp_rows, *layer.experts)
+                         : build_mlp(b, prefix + "_mlp", mlp_rows, layer.mlp);
   if (layer.post_mlp_norm) branch = b.norm(prefix + "_post_mlp_norm", branch, *layer.post_mlp_norm);
   return b.binary(Op::add, prefix + "_out", x, branch);
 }
@@ -211,7 +219,10 @@ void build_head(Assembly& a, ValueId x) {
   const bool same_shape = a.options.linear == LinearForm::gemm;
   const std::string weight = shares_rows && same_shape ? "embed_tokens_weight" : "lm_head_weight";
   if (shares_rows) a.step.embedding_constant = weight;
-  a.output(b.linear("logits", normed, Linear{a.model.head, {}}, weight), PortRole::logits);
+  const Linear head{a.model.head, a.model.head_bias};
+  if (a.model.logits_factor == 1.0F) return a.output(b.linear("logits", normed, head, weight), PortRole::logits);
+  const ValueId unscaled = b.linear("lm_head", normed, head, weight);
+  a.output(b.binary(Op::mul, "logits", unscaled, b.scalar(a.model.logits_factor)), PortRole::logits);
 }
 
 // First layer and the one after the last that `range` names.
@@ -241,6 +252,16 @@ LayerRange resolve_layers(const DecoderModel& model, const LayerRange& range) {
 }
 
 }  // namespace
+
+bool has_gelu(const DecoderModel& model) {
+  const auto is_gelu = [](const Mlp& mlp) {
+    return mlp.activation == Activation::gelu_erf || mlp.activation == Activation::gelu_tanh;
+  };
+  return std::any_of(model.layers.begin(), model.layers.end(), [&](const Layer& layer) {
+    if (!layer.experts) return is_gelu(layer.mlp);
+    return std::any_of(layer.experts->experts.begin(), layer.experts->experts.end(), is_gelu);
+  });
+}
 
 DecodeStep build_decode_step(const DecoderModel& model, const StepOptions& options) {
   check_options(model, options);

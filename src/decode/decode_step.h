@@ -16,6 +16,9 @@ struct DecodeStep {
   std::string embedding_constant;
 };
 
+// Whether the model has a GELU that StepOptions::gelu may write in another form; quick_gelu is a form already.
+bool has_gelu(const DecoderModel& model);
+
 // Throws usage for options that do not apply to the model (a GELU form without GELU, a slice of layers that is not there,
 // f16 compute with f32 weights).
 DecodeStep build_decode_step(const DecoderModel& model, const StepOptions& options);

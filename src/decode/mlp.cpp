@@ -36,7 +36,7 @@ ValueId gelu_tanh(StepBuilder& b, const std::string& name, ValueId x) {
   return b.binary(Op::mul, name, b.binary(Op::mul, name + "_double", x, one_plus), b.scalar(0.5F));
 }
 
-// x * sigmoid(1.702 x): within 3e-2 of GELU, for measurements only.
+// x * sigmoid(1.702 x): within 3e-2 of GELU. Some models are made with it; for others it serves measurements.
 ValueId gelu_sigmoid(StepBuilder& b, const std::string& name, ValueId x) {
   const ValueId scaled = b.binary(Op::mul, name + "_arg", x, b.scalar(1.702F));
   return b.binary(Op::mul, name, x, b.unary(Op::sigmoid, name + "_sigmoid", scaled));
@@ -44,6 +44,7 @@ ValueId gelu_sigmoid(StepBuilder& b, const std::string& name, ValueId x) {
 
 ValueId activate(StepBuilder& b, const std::string& name, ValueId x, Activation activation) {
   if (activation == Activation::silu) return silu(b, name, x);
+  if (activation == Activation::quick_gelu) return gelu_sigmoid(b, name, x);
   switch (b.options().gelu) {
     case GeluForm::model:
       return activation == Activation::gelu_erf ? gelu_exact(b, name, x) : gelu_tanh(b, name, x);
@@ -60,9 +61,16 @@ ValueId activate(StepBuilder& b, const std::string& name, ValueId x, Activation 
 }  // namespace
 
 ValueId build_mlp(StepBuilder& b, const std::string& prefix, ValueId x, const Mlp& mlp) {
-  const ValueId gate = activate(b, prefix + "_act", b.linear(prefix + "_gate", x, mlp.gate), mlp.activation);
-  const ValueId product = b.binary(Op::mul, prefix + "_product", gate, b.linear(prefix + "_up", x, mlp.up));
-  return b.linear(prefix + "_down", product, mlp.down);
+  ValueId gate = b.linear(prefix + "_gate", x, mlp.gate);
+  if (mlp.limit) gate = b.binary(Op::min, prefix + "_gate_clamped", gate, b.scalar(*mlp.limit));
+  gate = activate(b, prefix + "_act", gate, mlp.activation);
+  ValueId up = b.linear(prefix + "_up", x, mlp.up);
+  if (mlp.limit) {
+    const ValueId floored = b.binary(Op::max, prefix + "_up_floored", up, b.scalar(-*mlp.limit));
+    up = b.binary(Op::min, prefix + "_up_clamped", floored, b.scalar(*mlp.limit));
+  }
+  if (mlp.up_offset != 0) up = b.binary(Op::add, prefix + "_up_offset", up, b.scalar(mlp.up_offset));
+  return b.linear(prefix + "_down", b.binary(Op::mul, prefix + "_product", gate, up), mlp.down);
 }
 
 }  // namespace transload

@@ -90,14 +90,24 @@ ValueId StepBuilder::linear(const std::string& name, ValueId x, const Linear& la
 
 ValueId StepBuilder::norm(const std::string& name, ValueId x, const Norm& norm) {
   const auto last = static_cast<int64_t>(shape(x).size()) - 1;
-  const ValueId wide = cast(name + "_f32", x, DType::f32);
+  const auto mean_of = [&](const std::string& mean_name, ValueId values) {
+    return graph_.add_node(Op::reduce_mean, mean_name, {values}, {{"axes", std::vector<int64_t>{last}}});
+  };
+  ValueId wide = cast(name + "_f32", x, DType::f32);
+  if (norm.kind == NormKind::layer) wide = binary(Op::sub, name + "_centered", wide, mean_of(name + "_center", wide));
   const ValueId square = binary(Op::mul, name + "_square", wide, wide);
-  const ValueId mean = graph_.add_node(Op::reduce_mean, name + "_mean", {square}, {{"axes", std::vector<int64_t>{last}}});
+  const ValueId mean = mean_of(name + "_mean", square);
   const ValueId shifted = binary(Op::add, name + "_mean_eps", mean, scalar(static_cast<float>(norm.epsilon), DType::f32));
   const ValueId unit = binary(Op::div, name + "_unit", wide, unary(Op::sqrt, name + "_rms", shifted));
   const ValueId gain = graph_.add_constant(name + "_weight", transload::cast(norm.weight, DType::f32));
-  if (options_.compute == DType::f32) return binary(Op::mul, name, unit, gain);
-  return cast(name, binary(Op::mul, name + "_scaled", unit, gain), options_.compute);
+  const bool narrows = options_.compute != DType::f32;
+  const bool has_bias = !norm.bias.empty();
+  ValueId out = binary(Op::mul, narrows || has_bias ? name + "_scaled" : name, unit, gain);
+  if (has_bias) {
+    const ValueId bias = graph_.add_constant(name + "_bias", transload::cast(norm.bias, DType::f32));
+    out = binary(Op::add, narrows ? name + "_biased" : name, out, bias);
+  }
+  return cast(name, out, options_.compute);
 }
 
 }  // namespace transload

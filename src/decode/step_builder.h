@@ -43,7 +43,7 @@ class StepBuilder {
   ValueId linear(const std::string& name, ValueId x, const Linear& layer, const std::string& weight_name);
   ValueId linear(const std::string& name, ValueId x, const Linear& layer) { return linear(name, x, layer, name + "_weight"); }
 
-  // RMSNorm over the last axis, in fp32 whatever the compute dtype: x^2 leaves the range of f16 from |x| = 256 on.
+  // RMSNorm or LayerNorm over the last axis, in fp32 whatever the compute dtype: x^2 leaves the range of f16 from |x| = 256 on.
   ValueId norm(const std::string& name, ValueId x, const Norm& norm);
 
  private:
@@ -55,6 +55,10 @@ class StepBuilder {
 // The MLP of a layer, [q, hidden] -> [q, hidden].
 ValueId build_mlp(StepBuilder& builder, const std::string& prefix, ValueId x, const Mlp& mlp);
 
+// The mixture in its place. Every expert is computed for every token, since a graph has no control flow: its weight is 0 where it
+// is not chosen.
+ValueId build_experts(StepBuilder& builder, const std::string& prefix, ValueId x, const Experts& experts);
+
 // Rotary tables of one group: [1, 1, q, width] or, with half tables, [1, 1, q, width / 2].
 struct RopeTables {
   ValueId cos = 0;
@@ -65,7 +69,7 @@ ValueId build_rope(StepBuilder& builder, const std::string& name, ValueId x, uin
 
 struct AttentionPorts {
   RopeTables rope;
-  ValueId mask = 0;
+  ValueId mask = 0;     // [1, 1, q, columns], or [1, heads, q, columns] where heads see different keys
   ValueId k_cache = 0;  // [1, kv_heads, slots, head_dim]
   ValueId v_cache = 0;
   bool roll = false;

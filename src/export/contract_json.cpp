@@ -47,6 +47,19 @@ Json step_json(const BundleStep& step) {
                       {"caches", map(contract.caches, cache_json)}};
 }
 
+Json mask_json(const MaskGroup& group) {
+  Json::Object out{{"group", group.name}, {"window", or_null(group.window)}};
+  if (group.block_sparse) {
+    const BlockSparse& pattern = *group.block_sparse;
+    out.emplace_back("block_sparse", Json::Object{{"heads", group.heads},
+                                                  {"block", pattern.block},
+                                                  {"local_blocks", pattern.local_blocks},
+                                                  {"vertical_stride", pattern.vertical_stride},
+                                                  {"head_step", pattern.head_step}});
+  }
+  return out;
+}
+
 Json rope_json(const DecoderModel& model, const StepContract& contract) {
   Json::Array out;
   for (const RopeGroup& group : model.rope_groups) {
@@ -111,10 +124,7 @@ Json contract_json(const DecoderModel& model, const Bundle& bundle, const Export
       {"eos_tokens", map(bundle.eos_tokens, [](int64_t token) { return Json(token); })},
       {"tokenizer", bundle.tokenizer.empty() ? Json() : Json(bundle.tokenizer)},
       {"rope", rope_json(model, contract)},
-      {"masks", map(contract.mask_groups,
-                    [](const MaskGroup& group) {
-                      return Json::Object{{"group", group.name}, {"window", or_null(group.window)}};
-                    })},
+      {"masks", map(contract.mask_groups, mask_json)},
       {"steps", map(bundle.steps, step_json)}};
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "io/file.h"
 #include "transload/error.h"
 
 namespace transload {
@@ -16,6 +17,13 @@ bool holds(const std::filesystem::path& folder, std::filesystem::path path) {
 }
 
 }  // namespace
+
+std::vector<std::filesystem::path> sources_of(const Checkpoint& checkpoint) {
+  std::vector<std::filesystem::path> sources{checkpoint.path(), checkpoint.directory()};
+  for (const auto& file : checkpoint.files()) sources.push_back(file->path());
+  if (checkpoint.config() != nullptr) sources.push_back(checkpoint.config_path());
+  return sources;
+}
 
 void refuse_destination_over(const std::filesystem::path& destination, const std::vector<std::filesystem::path>& sources) {
   if (destination.empty()) throw Error(ErrorCode::usage, "no destination: got an empty path, expected a folder to write");

@@ -1,8 +1,6 @@
 // The ONNX export pipeline: model -> graphs -> plan -> written bundle with manifest, or a dry run of it.
 #include "transload/export_onnx.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -11,9 +9,9 @@
 #include "export/destination.h"
 #include "export/kv_summary.h"
 #include "export/manifest.h"
+#include "export/numeric_warnings.h"
 #include "graph/graph.h"
 #include "io/output_directory.h"
-#include "transload/error.h"
 #include "weights/executor.h"
 
 namespace transload {
@@ -21,13 +19,9 @@ namespace {
 
 constexpr uint32_t kDefaultContext = 1024;
 
-// What the export reads: replacing a folder that holds any of it would destroy the checkpoint. Hub caches link files from
-// elsewhere, so the folder counts as well as the files.
-std::vector<std::filesystem::path> sources_of(const Checkpoint& checkpoint) {
-  std::vector<std::filesystem::path> sources{checkpoint.path(), checkpoint.directory()};
-  for (const auto& file : checkpoint.files()) sources.push_back(file->path());
-  if (checkpoint.config() != nullptr) sources.push_back(checkpoint.config_path());
-  return sources;
+std::string manifest(const Checkpoint& checkpoint, const ExportOnnxOptions& options, const Plan& plan,
+                     const std::vector<TensorResult>& results) {
+  return manifest_text(manifest_object(checkpoint, "onnx", manifest_options(options), plan, results));
 }
 
 ExportSummary summarize(const Checkpoint& checkpoint, const DecoderModel& model, const Bundle& bundle,
@@ -59,35 +53,7 @@ ExportSummary summarize(const Checkpoint& checkpoint, const DecoderModel& model,
   return summary;
 }
 
-void collect_numeric_warnings(const Plan& plan, const std::vector<TensorResult>& results, ExportSummary& summary) {
-  size_t index = 0;
-  for (const PlannedFile& file : plan.files) {
-    for (const PlannedTensor& tensor : file.tensors) {
-      const TensorResult& result = results[index++];
-      if (result.overflow_count == 0 && result.nan_count == 0) continue;
-      summary.numeric_warnings.push_back(
-          {result.name, source_tensor_names(tensor.recipe), result.overflow_count, result.nan_count});
-    }
-  }
-}
-
-void refuse_numeric_faults(const ExportSummary& summary) {
-  std::vector<std::string> faults;
-  for (const TensorWarning& warning : summary.numeric_warnings) faults.push_back(warning_text(warning));
-  if (!faults.empty()) {
-    throw Error(ErrorCode::numeric_fault,
-                "weights with values that a graph cannot use: expected finite values, got " + join_faults(faults));
-  }
-}
-
 }  // namespace
-
-std::string warning_text(const TensorWarning& warning) {
-  std::string from;
-  for (const std::string& source : warning.sources) from += (from.empty() ? "'" : ", '") + source + "'";
-  return fmt::format("tensor '{}'{}: {} values overflow f16, {} NaN", warning.tensor, from.empty() ? "" : " (from " + from + ")",
-                     warning.overflow_count, warning.nan_count);
-}
 
 ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::path& destination,
                           const ExportOnnxOptions& asked) {
@@ -98,9 +64,8 @@ ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::p
       build_model(checkpoint, ModelOptions{*std::max_element(options.contexts.begin(), options.contexts.end())});
   if (asked.contexts.empty()) options.contexts = {std::min(kDefaultContext, model.max_positions)};
   const Bundle bundle = plan_onnx_bundle(checkpoint, model, options);
-  ExportSummary summary =
-      summarize(checkpoint, model, bundle, options, manifest_text(checkpoint, options, bundle.plan, {}).size());
-  if (options.strict) refuse_numeric_faults(summary);
+  ExportSummary summary = summarize(checkpoint, model, bundle, options, manifest(checkpoint, options, bundle.plan, {}).size());
+  if (options.strict) refuse_numeric_faults(summary.numeric_warnings);
   if (options.dry_run) return summary;
 
   OutputDirectory output(destination, options.overwrite);
@@ -109,9 +74,9 @@ ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::p
   execute_options.workers = options.workers;
   execute_options.progress = options.progress;
   const std::vector<TensorResult> results = execute(bundle.plan, output, execute_options);
-  collect_numeric_warnings(bundle.plan, results, summary);
-  if (options.strict) refuse_numeric_faults(summary);
-  output.write_file(kManifestFile, manifest_text(checkpoint, options, bundle.plan, results));
+  for (TensorWarning& warning : numeric_warnings(bundle.plan, results)) summary.numeric_warnings.push_back(std::move(warning));
+  if (options.strict) refuse_numeric_faults(summary.numeric_warnings);
+  output.write_file(kManifestFile, manifest(checkpoint, options, bundle.plan, results));
   summary.write_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   output.commit();
   summary.flush_seconds = output.flush_seconds();

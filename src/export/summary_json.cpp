@@ -1,4 +1,5 @@
 // The summaries of export, inspect and synth as JSON text.
+#include "export/summary_parts.h"
 #include "io/json.h"
 #include "transload/export_onnx.h"
 #include "transload/inspect.h"
@@ -10,12 +11,6 @@ namespace {
 Json files_json(const std::vector<FileSummary>& files) {
   Json::Array out;
   for (const FileSummary& file : files) out.push_back(Json::Object{{"file", file.name}, {"bytes", file.bytes}});
-  return out;
-}
-
-Json strings_json(const std::vector<std::string>& strings) {
-  Json::Array out;
-  for (const std::string& text : strings) out.push_back(text);
   return out;
 }
 
@@ -43,16 +38,28 @@ Json kv_json(const KvSummary& kv) {
 
 }  // namespace
 
+Json strings_json(const std::vector<std::string>& strings) {
+  Json::Array out;
+  for (const std::string& text : strings) out.push_back(text);
+  return out;
+}
+
+Json numeric_warnings_json(const std::vector<TensorWarning>& warnings) {
+  Json::Array out;
+  for (const TensorWarning& warning : warnings) {
+    Json::Object row{{"tensor", warning.tensor},
+                     {"sources", strings_json(warning.sources)},
+                     {"overflow_count", warning.overflow_count},
+                     {"nan_count", warning.nan_count}};
+    if (!warning.file.empty()) row.emplace(row.begin(), "file", warning.file);
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
 std::string summary_json(const ExportSummary& summary) {
   Json::Array kv;
   for (const KvSummary& entry : summary.kv) kv.push_back(kv_json(entry));
-  Json::Array numeric;
-  for (const TensorWarning& warning : summary.numeric_warnings) {
-    numeric.push_back(Json::Object{{"tensor", warning.tensor},
-                                   {"sources", strings_json(warning.sources)},
-                                   {"overflow_count", warning.overflow_count},
-                                   {"nan_count", warning.nan_count}});
-  }
   return write_json(Json::Object{{"family", summary.family},
                                  {"tensors", summary.tensor_count},
                                  {"parameters", summary.parameter_count},
@@ -63,7 +70,7 @@ std::string summary_json(const ExportSummary& summary) {
                                  {"worker_memory_bytes", summary.worker_memory_bytes},
                                  {"write_seconds", summary.write_seconds},
                                  {"flush_seconds", summary.flush_seconds},
-                                 {"numeric_warnings", std::move(numeric)},
+                                 {"numeric_warnings", numeric_warnings_json(summary.numeric_warnings)},
                                  {"warnings", strings_json(summary.warnings)}});
 }
 

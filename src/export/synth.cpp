@@ -7,10 +7,10 @@
 #include <span>
 
 #include "export/destination.h"
+#include "export/safetensors_shards.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/output_directory.h"
-#include "io/safetensors.h"
 #include "model/expected_tensors.h"
 #include "transload/decoder_model.h"
 #include "transload/error.h"
@@ -20,7 +20,6 @@
 namespace transload {
 namespace {
 
-constexpr uint64_t kShardBytes = 4'000'000'000;
 constexpr float kWeightStddev = 0.02F;
 constexpr float kNormStddev = 0.1F;
 
@@ -29,39 +28,6 @@ uint64_t tensor_seed(uint64_t seed, const std::string& name) {
   uint64_t hash = 0xcbf29ce484222325ULL ^ seed;
   for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ULL;
   return hash;
-}
-
-std::vector<std::vector<ExpectedTensor>> split_shards(const std::vector<ExpectedTensor>& tensors, uint64_t total, uint32_t shards,
-                                                      DType dtype) {
-  std::vector<std::vector<ExpectedTensor>> out(1);
-  const uint64_t target = (total + shards - 1) / shards;
-  uint64_t in_shard = 0;
-  for (const ExpectedTensor& tensor : tensors) {
-    if (in_shard >= target && out.size() < shards) {
-      out.emplace_back();
-      in_shard = 0;
-    }
-    out.back().push_back(tensor);
-    in_shard += tensor_bytes(dtype, tensor.shape);
-  }
-  return out;
-}
-
-PlannedFile plan_shard(const std::vector<ExpectedTensor>& tensors, std::string name, const SynthOptions& options) {
-  std::vector<SafetensorsEntry> entries;
-  for (const ExpectedTensor& tensor : tensors) entries.push_back({tensor.name, options.dtype, tensor.shape});
-  SafetensorsLayout layout = plan_safetensors(entries, Json::Object{{"format", "pt"}});
-  PlannedFile file;
-  file.name = std::move(name);
-  file.size = layout.file_bytes;
-  file.bytes.push_back({0, std::move(layout.header)});
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const ExpectedTensor& tensor = tensors[i];
-    const float stddev = tensor.is_norm ? kNormStddev : kWeightStddev;
-    file.tensors.push_back({tensor.name, layout.offsets[i],
-                            random(options.dtype, tensor.shape, tensor_seed(options.seed, tensor.name), stddev, tensor.mean)});
-  }
-  return file;
 }
 
 void write_sparse(const Plan& plan, OutputDirectory& output) {
@@ -87,30 +53,17 @@ SynthSummary synthesize(const std::filesystem::path& config, const std::filesyst
   const std::vector<ExpectedTensor> tensors = expected_tensors(parse_json(config_text, config_name), config_name);
 
   SynthSummary summary;
-  uint64_t total = 0;
+  std::vector<ShardTensor> random_tensors;
   for (const ExpectedTensor& tensor : tensors) {
+    const float stddev = tensor.is_norm ? kNormStddev : kWeightStddev;
+    random_tensors.push_back(
+        {tensor.name, random(options.dtype, tensor.shape, tensor_seed(options.seed, tensor.name), stddev, tensor.mean)});
     summary.parameter_count += element_count(tensor.shape);
-    total += tensor_bytes(options.dtype, tensor.shape);
   }
   summary.tensor_count = tensors.size();
-  const auto wanted = options.shards != 0 ? options.shards : static_cast<uint32_t>((total + kShardBytes - 1) / kShardBytes);
-  const auto shards = split_shards(tensors, total, std::max(1U, wanted), options.dtype);
-  summary.shards = static_cast<uint32_t>(shards.size());
-
-  Plan plan;
-  Json weight_map{Json::Object{}};
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shards.size() == 1 ? std::string("model.safetensors")
-                                                : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    plan.files.push_back(plan_shard(shards[i], name, options));
-    for (const ExpectedTensor& tensor : shards[i]) weight_map.object().emplace_back(tensor.name, name);
-  }
-  if (shards.size() > 1) {
-    plan.files.push_back(planned_text(
-        "model.safetensors.index.json",
-        write_json(Json::Object{{"metadata", Json::Object{{"total_size", total}}}, {"weight_map", std::move(weight_map)}}) +
-            "\n"));
-  }
+  Plan plan{plan_shards(random_tensors, options.shards)};
+  summary.shards = static_cast<uint32_t>(
+      std::count_if(plan.files.begin(), plan.files.end(), [](const PlannedFile& file) { return !file.tensors.empty(); }));
   plan.files.push_back(planned_text("config.json", config_text));
   check_plan(plan);
   summary.total_bytes = plan.total_bytes();

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/worker_pool.h"
+#include "decode/decode_step.h"
 #include "export/bundle_runner.h"
 #include "export/verify_digests.h"
 #include "export/verify_embedding.h"
@@ -39,11 +40,17 @@ VerifyPrecision precision_of(const BundleContract& contract, const Checkpoint& c
   bool exact = is_half(checkpoint, model.embedding) && is_half(checkpoint, model.head);
   for (const Layer& layer : model.layers) {
     const Attention& attention = layer.attention;
-    for (const Linear* linear :
-         {&attention.q, &attention.k, &attention.v, &attention.o, &layer.mlp.gate, &layer.mlp.up, &layer.mlp.down}) {
-      exact = exact && is_half(checkpoint, linear->weight);
+    std::vector<const Linear*> linears{&attention.q, &attention.k, &attention.v, &attention.o};
+    const auto add = [&](const Mlp& mlp) { linears.insert(linears.end(), {&mlp.gate, &mlp.up, &mlp.down}); };
+    if (attention.head_gate) linears.push_back(&*attention.head_gate);
+    if (layer.experts) {
+      linears.push_back(&layer.experts->router);
+      std::for_each(layer.experts->experts.begin(), layer.experts->experts.end(), add);
+    } else {
+      add(layer.mlp);
     }
-    if (attention.head_gate) exact = exact && is_half(checkpoint, attention.head_gate->weight);
+    exact = exact && std::all_of(linears.begin(), linears.end(),
+                                 [&](const Linear* linear) { return is_half(checkpoint, linear->weight); });
   }
   return exact ? VerifyPrecision::f16_exact : VerifyPrecision::f16_rounded;
 }
@@ -82,9 +89,7 @@ DecoderModel disturbed_model(const DecoderModel& model, WeightStore& store, doub
 
 // The bundle's graphs with a GELU of another form than the model's are not what the model computes, by request.
 void note_gelu(const Manifest& manifest, const DecoderModel& model, VerifyReport& report) {
-  const bool has_gelu = std::any_of(model.layers.begin(), model.layers.end(),
-                                    [](const Layer& layer) { return layer.mlp.activation != Activation::silu; });
-  if (has_gelu && manifest.gelu != "model") {
+  if (has_gelu(model) && manifest.gelu != "model") {
     report.notes.push_back(
         fmt::format("the bundle was exported with --gelu {}: it may differ from the model by that", manifest.gelu));
   }
@@ -177,7 +182,7 @@ class Verification {
     report_.tolerance = tolerance_.relative;
     report_.sqnr_floor_db = tolerance_.sqnr_floor_db;
 
-    std::optional<Golden> golden;
+    std::optional<GoldenOutputs> golden;
     if (options_.golden) golden = read_golden(*options_.golden, model);
     // The reference ends where the bundle's slice does; so does its head.
     DecoderModel slice = model;
@@ -196,7 +201,7 @@ class Verification {
     run_calls(schedule, slice, checkpoint_store, reference);
   }
 
-  Schedule plan_calls(const std::optional<Golden>& golden, uint64_t checkpoint_bytes) {
+  Schedule plan_calls(const std::optional<GoldenOutputs>& golden, uint64_t checkpoint_bytes) {
     ScheduleOptions asked;
     asked.steps = options_.steps;
     asked.weight_bytes = bundle_weight_bytes(contract_, graphs_) + checkpoint_bytes;
@@ -216,7 +221,7 @@ class Verification {
   }
 
   // As much of the golden's prompt and continuation as the bundle holds.
-  void take_golden_tokens(const Golden& golden, ScheduleOptions& asked) {
+  void take_golden_tokens(const GoldenOutputs& golden, ScheduleOptions& asked) {
     const uint64_t capacity = KvCache::capacity_of(contract_, contract_.contexts().back());
     given_.assign(golden.tokens.begin(), golden.tokens.begin() + static_cast<std::ptrdiff_t>(golden.read_tokens));
     asked.prompt_tokens = std::min(golden.prompt_tokens, capacity);

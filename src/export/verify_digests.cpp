@@ -131,6 +131,20 @@ VerifyFailure failure_of(const HashTask& task) {
   return failure;
 }
 
+Manifest manifest_of(const JsonFields& root) {
+  if (const std::string format = root.text("format"); format != "transload-manifest") {
+    root.fault("format", fmt::format("got '{}', expected 'transload-manifest'", printable(format, 60)),
+               ErrorCode::config_unsupported);
+  }
+  if (const int64_t version = root.integer("version"); version != 1) {
+    root.fault("version", fmt::format("got {}, expected 1", version), ErrorCode::config_unsupported);
+  }
+  Manifest manifest;
+  manifest.files = read_files(root);
+  manifest.tensors = read_tensors(root, manifest.files);
+  return manifest;
+}
+
 }  // namespace
 
 std::optional<uint32_t> layer_of_name(std::string_view name) {
@@ -151,18 +165,14 @@ Manifest read_manifest(const std::filesystem::path& bundle) {
   }
   const Json json = parse_json(read_text_file(bundle / kManifestFile), kManifestFile);
   const JsonFields root(json, kManifestFile);
-  if (const std::string format = root.text("format"); format != "transload-manifest") {
-    root.fault("format", fmt::format("got '{}', expected 'transload-manifest'", printable(format, 60)),
-               ErrorCode::config_unsupported);
-  }
-  if (const int64_t version = root.integer("version"); version != 1) {
-    root.fault("version", fmt::format("got {}, expected 1", version), ErrorCode::config_unsupported);
-  }
-  Manifest manifest;
+  Manifest manifest = manifest_of(root);
   manifest.gelu = root.object("options").text("gelu");
-  manifest.files = read_files(root);
-  manifest.tensors = read_tensors(root, manifest.files);
   return manifest;
+}
+
+Manifest read_file_manifest(const std::filesystem::path& folder, const std::string& name) {
+  const Json json = parse_json(read_text_file(folder / name), name);
+  return manifest_of(JsonFields(json, name));
 }
 
 DigestCheck check_digests(const std::filesystem::path& bundle, const Manifest& manifest, uint32_t threads,

@@ -38,6 +38,9 @@ struct Manifest {
 // config_unsupported (another format version).
 Manifest read_manifest(const std::filesystem::path& bundle);
 
+// The same of another manifest than a bundle's, with the files and tensors alone.
+Manifest read_file_manifest(const std::filesystem::path& folder, const std::string& name);
+
 struct DigestCheck {
   uint64_t digests = 0;
   uint64_t bytes = 0;

@@ -77,7 +77,7 @@ class GoldenFile {
 // Compares rows of one block with rows of the golden and keeps the first failure.
 class GoldenComparison {
  public:
-  GoldenComparison(const Golden& golden, const DecoderModel& model) : golden_(golden), model_(model) {
+  GoldenComparison(const GoldenOutputs& golden, const DecoderModel& model) : golden_(golden), model_(model) {
     layers_.resize(model.layers.size());
   }
 
@@ -170,7 +170,7 @@ class GoldenComparison {
                                 difference_text(closeness_of(difference), tolerance, got[worst], expected[worst], worst)};
   }
 
-  const Golden& golden_;
+  const GoldenOutputs& golden_;
   const DecoderModel& model_;
   std::vector<Sums> layers_;
   HeadSum head_;
@@ -178,8 +178,8 @@ class GoldenComparison {
 
 }  // namespace
 
-Golden read_golden(const std::filesystem::path& path, const DecoderModel& model) {
-  Golden golden;
+GoldenOutputs read_golden(const std::filesystem::path& path, const DecoderModel& model) {
+  GoldenOutputs golden;
   golden.path = std::filesystem::is_directory(path) ? path / kGoldenFile : path;
   if (!std::filesystem::exists(golden.path)) {
     throw Error(ErrorCode::file_missing, "golden file: got no such file, expected a .safetensors",
@@ -216,8 +216,8 @@ Golden read_golden(const std::filesystem::path& path, const DecoderModel& model)
   return golden;
 }
 
-std::optional<VerifyFailure> compare_golden(const Golden& golden, const DecoderModel& model, WeightStore& store, WorkerPool& pool,
-                                            VerifyReport& report) {
+std::optional<VerifyFailure> compare_golden(const GoldenOutputs& golden, const DecoderModel& model, WeightStore& store,
+                                            WorkerPool& pool, VerifyReport& report) {
   GoldenComparison comparison(golden, model);
   Reference reference(model, store, pool);
   ReferenceSinks sinks;

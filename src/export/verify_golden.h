@@ -19,7 +19,7 @@ struct GoldenValues {
   std::vector<float> values;
 };
 
-struct Golden {
+struct GoldenOutputs {
   std::filesystem::path path;
   std::vector<int32_t> tokens;  // prompt and continuation
   uint64_t prompt_tokens = 0;
@@ -33,10 +33,10 @@ struct Golden {
 
 // `path`: a .safetensors file, or a folder that holds golden.safetensors. `tokens` and `logits` are needed. Throws file_missing,
 // bad_header, bad_offset, tensor_missing, dtype_mismatch, shape_mismatch (another model), usage (ids outside the vocabulary).
-Golden read_golden(const std::filesystem::path& path, const DecoderModel& model);
+GoldenOutputs read_golden(const std::filesystem::path& path, const DecoderModel& model);
 
 // One pass of the reference over the golden's tokens; fills golden_layers and golden_head. The failure names the golden file.
-std::optional<VerifyFailure> compare_golden(const Golden& golden, const DecoderModel& model, WeightStore& store, WorkerPool& pool,
-                                            VerifyReport& report);
+std::optional<VerifyFailure> compare_golden(const GoldenOutputs& golden, const DecoderModel& model, WeightStore& store,
+                                            WorkerPool& pool, VerifyReport& report);
 
 }  // namespace transload

@@ -104,7 +104,15 @@ const RopeGroup* find_group(const DecoderModel& model, const std::string& name) 
   return found == model.rope_groups.end() ? nullptr : &*found;
 }
 
-std::optional<VerifyFailure> compare_layer(const CacheLayer& cache, const std::string& path, const DecoderModel& model) {
+std::string pattern_text(const std::optional<BlockSparse>& pattern, uint32_t heads) {
+  if (!pattern) return "none";
+  return fmt::format("blocks of {}, {} local, vertical stride {}, head step {}, {} heads", pattern->block, pattern->local_blocks,
+                     pattern->vertical_stride, pattern->head_step, heads);
+}
+
+// `step` is what `cache` belongs to.
+std::optional<VerifyFailure> compare_layer(const CacheLayer& cache, const StepContract& step, const std::string& path,
+                                           const DecoderModel& model) {
   const uint32_t index = cache.model_layer;
   if (index >= model.layers.size()) {
     return contract_failure(path + ".model_layer", std::to_string(index), fmt::format("{} layers", model.layers.size()), index);
@@ -112,6 +120,11 @@ std::optional<VerifyFailure> compare_layer(const CacheLayer& cache, const std::s
   const Attention& attention = model.layers[index].attention;
   if (cache.window != attention.window) {
     return contract_failure(path + ".window", window_text(cache.window), window_text(attention.window), index);
+  }
+  const MaskGroup& mask = *find_mask_group(step, cache.mask_group);
+  const std::string got_pattern = pattern_text(mask.block_sparse, mask.heads);
+  if (const std::string pattern = pattern_text(attention.block_sparse, attention.heads); got_pattern != pattern) {
+    return contract_failure(fmt::format("masks.{}.block_sparse", mask.name), got_pattern, pattern, index);
   }
   if (cache.kv_heads != attention.kv_heads) {
     return contract_failure(path + ".kv_heads", std::to_string(cache.kv_heads), std::to_string(attention.kv_heads), index);
@@ -201,7 +214,7 @@ std::optional<VerifyFailure> compare_contract(const BundleContract& contract, co
   for (size_t s = 0; s < contract.steps.size(); ++s) {
     const StepContract& step = contract.steps[s].contract;
     for (size_t i = 0; i < step.caches.size(); ++i) {
-      if (auto failure = compare_layer(step.caches[i], fmt::format("steps[{}].caches[{}]", s, i), model)) return failure;
+      if (auto failure = compare_layer(step.caches[i], step, fmt::format("steps[{}].caches[{}]", s, i), model)) return failure;
     }
   }
   const StepContract& step = contract.steps.front().contract;

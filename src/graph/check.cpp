@@ -103,6 +103,9 @@ class Checker {
       if (!exists(id, "graph output")) continue;
       used_[id] = true;
       if (!by_node_[id]) fault("graph output: got '{}', expected the output of a node", graph_.value(id).name);
+      if (graph_.value(id).dtype == DType::boolean) {
+        fault("type of graph output '{}': got boolean, expected numbers", graph_.value(id).name);
+      }
       if (!seen.insert(id).second) fault("graph output: got '{}' twice, expected it once", graph_.value(id).name);
     }
   }
@@ -111,6 +114,9 @@ class Checker {
     for (ValueId id = 0; id < graph_.values().size(); ++id) {
       const std::string& name = graph_.value(id).name;
       if (produced_[id] != 1) fault("producers of '{}': got {}, expected 1", name, produced_[id]);
+      if (graph_.value(id).dtype == DType::boolean && !by_node_[id]) {
+        fault("type of '{}': got boolean, expected it of results of nodes only", name);
+      }
       if (!used_[id]) fault("uses of '{}': got 0, expected at least 1", name);
     }
   }

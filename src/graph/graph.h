@@ -21,8 +21,14 @@ enum class Op : uint8_t {
   sub,
   mul,
   div,
+  max,      // floats only, as min
+  min,
+  equal,    // -> boolean
+  greater,  // -> boolean
+  where,    // condition (boolean), a, b: a where the condition holds, else b; all three broadcast
   // One operand, element by element.
   neg,
+  abs,
   sqrt,
   sigmoid,
   tanh,
@@ -30,6 +36,8 @@ enum class Op : uint8_t {
   gelu,         // attribute approximate: "none" | "tanh"
   softmax,      // attribute axis
   reduce_mean,  // attribute axes (ints, ascending), keepdims always
+  reduce_max,   // as reduce_mean
+  argmax,       // attribute axis, keepdims always, the first of equals -> i64
   gemm,         // a [m,k], b [n,k] (transposed), optional c [n] -> [m,n]
   matmul,       // batched, broadcasting leading axes
   conv1x1,      // x [1,in,1,w], w [out,in,1,1], optional bias [out] -> [1,out,1,w]
@@ -103,7 +111,7 @@ class Graph {
 
 // Whole-graph rules: the graph is named, unique names of [A-Za-z0-9_] that do not start with a digit, every value produced once
 // and used, operands produced before their node, outputs (at least one, each once) produced by nodes, re-inferred shapes equal,
-// rank 1 to 4 (a scalar is [1]), no zero dimension. All faults are reported together as graph_invalid.
+// rank 1 to 4 (a scalar is [1]), no zero dimension, booleans only between nodes. All faults are reported together as graph_invalid.
 void check_graph(const Graph& graph);
 
 // Stable text, one line a value, for golden tests and --explain.

@@ -75,6 +75,25 @@ InferredType infer_binary(const Node&, Operands inputs) {
   return {inputs[0]->dtype, broadcast(inputs[0]->shape, inputs[1]->shape)};
 }
 
+InferredType infer_binary_float(const Node& node, Operands inputs) {
+  require_float(*inputs[0]);
+  return infer_binary(node, inputs);
+}
+
+InferredType infer_comparison(const Node& node, Operands inputs) {
+  return {DType::boolean, infer_binary(node, inputs).shape};
+}
+
+InferredType infer_where(const Node& node, Operands inputs) {
+  const Value& condition = *inputs[0];
+  if (condition.dtype != DType::boolean) {
+    fail(fmt::format("type of '{}'", condition.name), dtype_name(condition.dtype), dtype_name(DType::boolean));
+  }
+  InferredType chosen = infer_binary(node, inputs.subspan(1));
+  chosen.shape = broadcast(condition.shape, chosen.shape);
+  return chosen;
+}
+
 InferredType infer_neg(const Node&, Operands inputs) {
   require_number(*inputs[0]);
   return {inputs[0]->dtype, inputs[0]->shape};
@@ -98,7 +117,7 @@ InferredType infer_softmax(const Node& node, Operands inputs) {
   return infer_unary(node, inputs);
 }
 
-InferredType infer_reduce_mean(const Node& node, Operands inputs) {
+InferredType infer_reduction(const Node& node, Operands inputs) {
   InferredType result = infer_unary(node, inputs);
   const std::vector<int64_t>& axes = node.integers("axes");
   if (axes.empty()) fail("attribute 'axes'", "none", "at least one axis");
@@ -106,6 +125,13 @@ InferredType infer_reduce_mean(const Node& node, Operands inputs) {
     if (i > 0 && axes[i] <= axes[i - 1]) fail("attribute 'axes'", fmt::format("{}", axes), "ascending axes");
     result.shape[require_axis(axes[i], result.shape.size())] = 1;
   }
+  return result;
+}
+
+InferredType infer_argmax(const Node& node, Operands inputs) {
+  InferredType result = infer_unary(node, inputs);
+  result.shape[require_axis(node.integer("axis"), result.shape.size())] = 1;
+  result.dtype = DType::i64;
   return result;
 }
 
@@ -244,14 +270,22 @@ constexpr std::array<OpInfo, kOpCount> kOps = {{
     {Op::sub, "sub", 2, 2, {}, infer_binary},
     {Op::mul, "mul", 2, 2, {}, infer_binary},
     {Op::div, "div", 2, 2, {}, infer_binary},
+    {Op::max, "max", 2, 2, {}, infer_binary_float},
+    {Op::min, "min", 2, 2, {}, infer_binary_float},
+    {Op::equal, "equal", 2, 2, {}, infer_comparison},
+    {Op::greater, "greater", 2, 2, {}, infer_comparison},
+    {Op::where, "where", 3, 3, {}, infer_where},
     {Op::neg, "neg", 1, 1, {}, infer_neg},
+    {Op::abs, "abs", 1, 1, {}, infer_unary},
     {Op::sqrt, "sqrt", 1, 1, {}, infer_unary},
     {Op::sigmoid, "sigmoid", 1, 1, {}, infer_unary},
     {Op::tanh, "tanh", 1, 1, {}, infer_unary},
     {Op::erf, "erf", 1, 1, {}, infer_unary},
     {Op::gelu, "gelu", 1, 1, kApproximate, infer_gelu},
     {Op::softmax, "softmax", 1, 1, kAxis, infer_softmax},
-    {Op::reduce_mean, "reduce_mean", 1, 1, kAxes, infer_reduce_mean},
+    {Op::reduce_mean, "reduce_mean", 1, 1, kAxes, infer_reduction},
+    {Op::reduce_max, "reduce_max", 1, 1, kAxes, infer_reduction},
+    {Op::argmax, "argmax", 1, 1, kAxis, infer_argmax},
     {Op::gemm, "gemm", 2, 3, {}, infer_gemm},
     {Op::matmul, "matmul", 2, 2, {}, infer_matmul},
     {Op::conv1x1, "conv1x1", 2, 3, {}, infer_conv1x1},

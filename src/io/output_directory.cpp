@@ -27,12 +27,20 @@ namespace fs = std::filesystem;
 constexpr size_t kRandomDigits = 16;
 constexpr int kStagingAttempts = 16;
 
-std::string staging_prefix(const fs::path& target) { return fmt::format(".{}.transload-", target.filename().string()); }
+// Where staging folders of one destination lie, and what their names begin with.
+struct StagingPlace {
+  fs::path folder;
+  std::string prefix;
+};
+StagingPlace place_beside(const fs::path& target) {
+  return {target.parent_path(), fmt::format(".{}.transload-", target.filename().string())};
+}
+StagingPlace place_inside(const fs::path& target) { return {target, ".transload-"}; }
 
-fs::path random_sibling(const fs::path& target) {
+fs::path random_name(const StagingPlace& place) {
   std::random_device random;
   const uint64_t number = static_cast<uint64_t>(random()) << 32 | random();
-  return target.parent_path() / fmt::format("{}{:016x}", staging_prefix(target), number);
+  return place.folder / fmt::format("{}{:016x}", place.prefix, number);
 }
 
 bool is_staging_name(const std::string& name, const std::string& prefix) {
@@ -52,12 +60,11 @@ bool is_same_folder(int fd, const fs::path& path) {
          opened.st_ino == named.st_ino;
 }
 
-void remove_abandoned_staging(const fs::path& target) {
-  const std::string prefix = staging_prefix(target);
+void remove_abandoned_staging(const StagingPlace& place) {
   std::error_code ignored;
   std::vector<fs::path> candidates;
-  for (fs::directory_iterator each(target.parent_path(), ignored), end; !ignored && each != end; each.increment(ignored)) {
-    if (is_staging_name(each->path().filename().string(), prefix)) candidates.push_back(each->path());
+  for (fs::directory_iterator each(place.folder, ignored), end; !ignored && each != end; each.increment(ignored)) {
+    if (is_staging_name(each->path().filename().string(), place.prefix)) candidates.push_back(each->path());
   }
   for (const fs::path& path : candidates) {
     const FileDescriptor folder = open_folder(path);
@@ -79,9 +86,9 @@ void remove_replaced(const fs::path& path) {
 
 // A new folder and the descriptor that holds its lock. Another run may take an unlocked folder for an abandoned one in the
 // moment between mkdir and flock; then the next name is tried.
-std::pair<fs::path, FileDescriptor> make_locked_staging(const fs::path& target) {
+std::pair<fs::path, FileDescriptor> make_locked_staging(const StagingPlace& place) {
   for (int attempt = 0; attempt < kStagingAttempts; ++attempt) {
-    const fs::path path = random_sibling(target);
+    const fs::path path = random_name(place);
     if (::mkdir(path.c_str(), 0777) != 0) {
       if (errno == EEXIST) continue;
       throw_os_error("cannot create folder", path.string(), errno);
@@ -98,7 +105,7 @@ std::pair<fs::path, FileDescriptor> make_locked_staging(const fs::path& target) 
     if (is_same_folder(folder.get(), path)) return {path, std::move(folder)};
   }
   throw Error(ErrorCode::io_failure, "cannot lock a staging folder: got it removed by other runs each time, expected to hold it",
-              {target.string(), {}, {}});
+              {place.folder.string(), {}, {}});
 }
 
 [[noreturn]] void refuse_destination(ErrorCode code, const fs::path& destination, std::string what) {
@@ -137,7 +144,8 @@ bool holds_current_folder(const fs::path& folder) {
   return !error && std::mismatch(folder.begin(), folder.end(), current.begin(), current.end()).first == folder.end();
 }
 
-void check_destination(const fs::path& destination, const fs::path& target, bool overwrite) {
+// Whether there is a folder; anything else under that name is refused.
+bool folder_exists(const fs::path& destination, std::string_view expected) {
   std::error_code error;
   const fs::file_status link = fs::symlink_status(destination, error);
   const fs::file_status status = fs::status(destination, error);
@@ -145,10 +153,15 @@ void check_destination(const fs::path& destination, const fs::path& target, bool
     refuse_destination(ErrorCode::destination_exists, destination,
                        "destination: got a symbolic link to nothing, expected a folder");
   }
-  if (!fs::exists(status)) return;
-  if (!fs::is_directory(status)) {
-    refuse_destination(ErrorCode::destination_exists, destination, "destination: got a file, expected a new or empty folder");
+  if (fs::exists(status) && !fs::is_directory(status)) {
+    refuse_destination(ErrorCode::destination_exists, destination, fmt::format("destination: got a file, expected {}", expected));
   }
+  return fs::exists(status);
+}
+
+void check_destination(const fs::path& destination, const fs::path& target, bool overwrite) {
+  if (!folder_exists(destination, "a new or empty folder")) return;
+  std::error_code error;
   const bool empty = fs::is_empty(target, error);
   if (error) throw_os_error("cannot list folder", destination.string(), error.value());
   // An empty folder is replaced too, so a shell standing in it would be left in a folder without name.
@@ -194,12 +207,25 @@ void flush(int fd, const std::string& name) {
   if (result != 0 && errno != EINVAL) throw_os_error("cannot flush", name, errno);
 }
 
+// Moves a staged file to its place. False when a file is there already and `keep` is set.
+bool move_file(const fs::path& staged, const fs::path& place, bool keep) {
+  if (!keep) {
+    if (::rename(staged.c_str(), place.c_str()) == 0) return true;
+  } else {
+    if (::renameat2(AT_FDCWD, staged.c_str(), AT_FDCWD, place.c_str(), RENAME_NOREPLACE) == 0) return true;
+    // A file system without that flag: a second name, and the first one goes with the staging folder.
+    if ((errno == EINVAL || errno == ENOSYS) && ::link(staged.c_str(), place.c_str()) == 0) return true;
+    if (errno == EEXIST) return false;
+  }
+  throw_os_error("cannot rename the staged file", place.string(), errno);
+}
+
 // Puts `staging` in the place of the folder `target`, which ends up under the name returned.
 fs::path exchange(const fs::path& staging, const fs::path& target) {
   if (::renameat2(AT_FDCWD, staging.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return staging;
   if (errno != EINVAL && errno != ENOSYS) throw_os_error("cannot exchange with the staged folder", target.string(), errno);
   // No exchange on this file system: two renames, the first undone when the second fails.
-  const fs::path aside = random_sibling(target);
+  const fs::path aside = random_name(place_beside(target));
   if (::rename(target.c_str(), aside.c_str()) != 0) throw_os_error("cannot rename", target.string(), errno);
   if (::rename(staging.c_str(), target.c_str()) != 0) {
     const int error_number = errno;
@@ -258,8 +284,29 @@ OutputDirectory::OutputDirectory(fs::path destination, bool overwrite)
   check_destination(destination_, target_, overwrite_);
   try {
     create_parents(target_.parent_path(), created_parents_);
-    remove_abandoned_staging(target_);
-    std::tie(staging_, lock_) = make_locked_staging(target_);
+    remove_abandoned_staging(place_beside(target_));
+    std::tie(staging_, lock_) = make_locked_staging(place_beside(target_));
+  } catch (...) {
+    discard();
+    throw;
+  }
+}
+
+OutputDirectory OutputDirectory::inside(fs::path folder, Existing existing) { return {std::move(folder), existing}; }
+
+OutputDirectory::OutputDirectory(fs::path folder, Existing existing)
+    : destination_(strip_trailing_slashes(folder)), existing_(existing) {
+  if (destination_.empty()) {
+    refuse_destination(ErrorCode::usage, destination_, "destination: got an empty path, expected a folder");
+  }
+  folder_exists(destination_, "a folder");
+  target_ = resolve(destination_);
+  try {
+    create_parents(target_, created_parents_);
+    // A whole export of this folder may have been killed as well.
+    remove_abandoned_staging(place_beside(target_));
+    remove_abandoned_staging(place_inside(target_));
+    std::tie(staging_, lock_) = make_locked_staging(place_inside(target_));
   } catch (...) {
     discard();
     throw;
@@ -299,7 +346,9 @@ void OutputDirectory::commit() {
   const auto begin = std::chrono::steady_clock::now();
   for (const auto& file : files_) flush(file->fd_.get(), file->name_);
   flush(lock_.get(), staging_.string());
+  if (existing_) move_files();
   flush_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (existing_) return;
 
   // rename(2) puts a folder in the place of nothing or of an empty folder, and never of anything else.
   fs::path replaced;
@@ -319,6 +368,21 @@ void OutputDirectory::commit() {
   if (parent.valid()) flush(parent.get(), target_.parent_path().string());
   lock_ = FileDescriptor();
   if (!replaced.empty()) remove_replaced(replaced);
+}
+
+void OutputDirectory::move_files() {
+  const FileDescriptor folder = open_folder(target_);
+  if (!folder.valid()) throw_os_error("cannot open folder", target_.string(), errno);
+  for (const auto& file : files_) {
+    move_file(staging_ / file->name_, target_ / file->name_, *existing_ == Existing::kept);
+    // A later file says that an earlier one is complete, so the names have to reach the disk in this order.
+    flush(folder.get(), target_.string());
+  }
+  files_.clear();
+  std::error_code ignored;
+  fs::remove_all(staging_, ignored);
+  committed_ = true;
+  lock_ = FileDescriptor();
 }
 
 }  // namespace transload

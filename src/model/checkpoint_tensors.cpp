@@ -2,17 +2,20 @@
 #include "model/checkpoint_tensors.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "base/printable.h"
 #include "io/file.h"
 
 namespace transload {
 namespace {
 
 constexpr std::string_view kIndexMark = "{}";
+constexpr size_t kMostNames = 20;  // of tensors, in a warning
 
 // The layer index in `name` where it fits `pattern` ("blk.{}.attn_q.weight"); empty text for a pattern without one.
 std::optional<std::string_view> match_index(std::string_view pattern, std::string_view name) {
@@ -138,9 +141,12 @@ void CheckpointTensors::ignore(const std::string& name) {
   if (found != entries_.end()) found->second.ignored = true;
 }
 
-void CheckpointTensors::ignore_prefix(std::string_view prefix) {
-  for (auto at = entries_.lower_bound(prefix); at != entries_.end() && at->first.starts_with(prefix); ++at)
-    at->second.ignored = true;
+bool CheckpointTensors::ignore_prefix(std::string_view prefix) {
+  bool any = false;
+  for (auto at = entries_.lower_bound(prefix); at != entries_.end() && at->first.starts_with(prefix); ++at) {
+    at->second.ignored = any = true;
+  }
+  return any;
 }
 
 std::vector<CheckpointTensors::Fault> CheckpointTensors::unused() const {
@@ -162,7 +168,7 @@ void CheckpointTensors::throw_if_any(ErrorCode code, const std::vector<Fault>& f
   throw Error(code, join_faults(lines), {checkpoint_name_, "", std::nullopt});
 }
 
-void CheckpointTensors::finish() const {
+std::optional<std::string> CheckpointTensors::finish(bool leave_unused) const {
   throw_if_any(ErrorCode::duplicate_name, doubled_);
   const std::vector<Fault> left = unused();
   try {
@@ -175,7 +181,14 @@ void CheckpointTensors::finish() const {
   }
   throw_if_any(ErrorCode::shape_mismatch, misshaped_);
   throw_if_any(ErrorCode::dtype_mismatch, mistyped_);
-  throw_if_any(ErrorCode::tensor_unused, left);
+  if (!leave_unused) throw_if_any(ErrorCode::tensor_unused, left);
+  if (left.empty()) return std::nullopt;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < std::min(left.size(), kMostNames); ++i) {
+    names.push_back(fmt::format("'{}'", printable(left[i].site.tensor, 120)));
+  }
+  if (left.size() > kMostNames) names.push_back(fmt::format("and {} more", left.size() - kMostNames));
+  return fmt::format("{} stored tensors are left out, the model does not use them: {}", left.size(), fmt::join(names, ", "));
 }
 
 uint64_t CheckpointTensors::used_count() const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,10 +27,11 @@ class CheckpointTensors final : public TensorSource {
   Recipe require(const std::string& name, const Shape& shape) override;
   Recipe require_norm(const std::string& name, const Shape& shape, float around = 1.0F) override;
   void ignore(const std::string& name) override;
-  void ignore_prefix(std::string_view prefix) override;
+  bool ignore_prefix(std::string_view prefix) override;
 
-  // Throws the faults of the first kind there are any of: missing, mis-shaped, of a type that holds no weights, unused.
-  void finish() const;
+  // Throws the faults of the first kind there are any of: missing, mis-shaped, of a type that holds no weights, unused. With
+  // `leave_unused` the last are no faults but one warning, which is returned.
+  std::optional<std::string> finish(bool leave_unused) const;
   uint64_t used_count() const;
 
  private:

@@ -27,7 +27,7 @@ DecoderConfig read_decoder_config(ConfigReader& config, const DecoderConfigRules
   };
   DecoderConfig result;
   result.hidden_size = u32("hidden_size", kMaxWidth, &DecoderConfig::hidden_size);
-  result.intermediate_size = u32("intermediate_size", kMaxWidth, &DecoderConfig::intermediate_size);
+  result.intermediate_size = u32(rules.intermediate_key, kMaxWidth, &DecoderConfig::intermediate_size);
   result.layers = u32("num_hidden_layers", kMaxLayers, &DecoderConfig::layers);
   result.heads = u32("num_attention_heads", kMaxHeads, &DecoderConfig::heads);
   result.kv_heads = rules.kv_heads_follow_heads ? config.maybe_u32("num_key_value_heads", 1, kMaxHeads).value_or(result.heads)
@@ -51,10 +51,10 @@ DecoderConfig read_decoder_config(ConfigReader& config, const DecoderConfigRules
   result.vocab_size = u32("vocab_size", kMaxVocabulary, &DecoderConfig::vocab_size);
   result.max_positions = u32("max_position_embeddings", kMaxPositions, &DecoderConfig::max_positions);
   result.epsilon =
-      defaults == nullptr ? config.number("rms_norm_eps") : config.maybe_number("rms_norm_eps").value_or(defaults->epsilon);
+      defaults == nullptr ? config.number(rules.epsilon_key) : config.maybe_number(rules.epsilon_key).value_or(defaults->epsilon);
   if (result.epsilon < 0 || result.epsilon > 1) {
     config.fault(ErrorCode::config_invalid,
-                 fmt::format("{}: out of range: got {}, expected 0 to 1", config.field("rms_norm_eps"), result.epsilon));
+                 fmt::format("{}: out of range: got {}, expected 0 to 1", config.field(rules.epsilon_key), result.epsilon));
   }
   result.tied = config.boolean("tie_word_embeddings", rules.tied_default);
   return result;

@@ -31,6 +31,8 @@ struct DecoderConfigRules {
   bool head_dim_follows_hidden = false;           // absent head_dim: hidden_size / num_attention_heads
   bool tied_default = false;                      // absent tie_word_embeddings
   const DecoderConfig* class_defaults = nullptr;  // for configs published without the fields that equal their class's defaults
+  std::string_view intermediate_key = "intermediate_size";
+  std::string_view epsilon_key = "rms_norm_eps";
 };
 
 DecoderConfig read_decoder_config(ConfigReader& config, const DecoderConfigRules& rules);

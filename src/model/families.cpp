@@ -12,7 +12,8 @@
 namespace transload {
 
 std::span<const FamilyRow> family_table() {
-  static const auto table = std::to_array({kSparkFamily, kLlamaFamily, kMistralFamily, kGemma3Family});
+  static const auto table =
+      std::to_array({kSparkFamily, kLlamaFamily, kMistralFamily, kGemma3Family, kPhi3Family, kPhi3SmallFamily, kPhimoeFamily});
   return table;
 }
 

@@ -38,6 +38,9 @@ extern const FamilyRow kSparkFamily;
 extern const FamilyRow kLlamaFamily;
 extern const FamilyRow kMistralFamily;
 extern const FamilyRow kGemma3Family;
+extern const FamilyRow kPhi3Family;
+extern const FamilyRow kPhi3SmallFamily;
+extern const FamilyRow kPhimoeFamily;
 
 std::span<const FamilyRow> family_table();
 // Throws arch_unknown naming the model_type and the families there are.

@@ -15,6 +15,15 @@ Linear linear(TensorSource& tensors, const std::string& name, uint64_t out, uint
   return result;
 }
 
+Norm layer_norm(TensorSource& tensors, const std::string& name, uint64_t width, double epsilon) {
+  Norm norm;
+  norm.weight = tensors.require_norm(name + ".weight", {width});
+  norm.bias = tensors.require(name + ".bias", {width});
+  norm.epsilon = epsilon;
+  norm.kind = NormKind::layer;
+  return norm;
+}
+
 Mlp gated_mlp(TensorSource& tensors, const std::string& prefix, Activation activation, const DecoderConfig& config, bool bias) {
   Mlp mlp;
   mlp.activation = activation;
@@ -77,6 +86,15 @@ void assign_attention_kinds(DecoderModel& model, const std::vector<bool>& slidin
     if (sliding[i]) attention.window = window;
     attention.rope_group = !sliding[i] && any_sliding ? 1 : 0;
   }
+}
+
+void assign_one_window(DecoderModel& model, std::optional<uint32_t> window, const RopeGroup& rope) {
+  const bool slides = window && *window < model.max_positions;
+  RopeGroup sliding_rope = rope;
+  sliding_rope.name = "sw";
+  RopeGroup full_rope = rope;
+  full_rope.name = "full";
+  assign_attention_kinds(model, std::vector<bool>(model.layers.size(), slides), window.value_or(0), sliding_rope, full_rope);
 }
 
 }  // namespace transload

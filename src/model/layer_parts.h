@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@ namespace transload {
 
 // <name>.weight [out, in] and, with `bias`, <name>.bias [out]
 Linear linear(TensorSource& tensors, const std::string& name, uint64_t out, uint64_t in, bool bias = false);
+
+// <name>.weight and <name>.bias, of a norm that takes the mean off
+Norm layer_norm(TensorSource& tensors, const std::string& name, uint64_t width, double epsilon);
 
 // <prefix>gate_proj, up_proj, down_proj
 Mlp gated_mlp(TensorSource& tensors, const std::string& prefix, Activation activation, const DecoderConfig& config,
@@ -34,5 +38,8 @@ void bind_head(DecoderModel& model, TensorSource& tensors, const std::string& na
 // Window and rope group of every layer: sliding layers use group "sw", full ones "full", of which only the used ones are kept.
 void assign_attention_kinds(DecoderModel& model, const std::vector<bool>& sliding, uint32_t window, const RopeGroup& sliding_rope,
                             const RopeGroup& full_rope);
+
+// The same for a family of one rotary table whose layers all slide; a window of every position there is is none.
+void assign_one_window(DecoderModel& model, std::optional<uint32_t> window, const RopeGroup& rope);
 
 }  // namespace transload

@@ -31,7 +31,7 @@ class RecordingTensors final : public TensorSource {
     return record(name, shape, true, around);
   }
   void ignore(const std::string&) override {}
-  void ignore_prefix(std::string_view) override {}
+  bool ignore_prefix(std::string_view) override { return false; }
   std::vector<ExpectedTensor> take() { return std::move(recorded_); }
 
  private:
@@ -120,8 +120,9 @@ void refuse_longrope_tensors(const Checkpoint& checkpoint) {
   }
 }
 
-DecoderModel finish_model(const FamilyRow& family, DecoderModel model, const CheckpointTensors& tensors) {
-  tensors.finish();
+DecoderModel finish_model(const FamilyRow& family, DecoderModel model, const CheckpointTensors& tensors,
+                          const ModelOptions& options) {
+  if (const auto warning = tensors.finish(options.leave_unused)) model.warnings.push_back(*warning);
   model.family = family.name;
   model.tensors_used = tensors.used_count();
   return model;
@@ -139,7 +140,7 @@ DecoderModel build_gguf_model(const Checkpoint& checkpoint, const ModelOptions& 
   const std::string config_file = given != nullptr ? checkpoint.config_file() : gguf_file_name(checkpoint);
   const FamilyRow& family = find_family(config, config_file);
   ConfigReader reader(config, config_file);
-  DecoderModel model = finish_model(family, family.build(reader, tensors, options), tensors);
+  DecoderModel model = finish_model(family, family.build(reader, tensors, options), tensors, options);
   if (given == nullptr) {
     if (stored.gguf->rope_divisors) divide_frequencies(checkpoint, model);
     return model;
@@ -160,7 +161,7 @@ DecoderModel build_model(const Checkpoint& checkpoint, const ModelOptions& optio
   const FamilyRow& family = find_family(config, checkpoint.config_file());
   ConfigReader reader(config, checkpoint.config_file());
   CheckpointTensors tensors(checkpoint);
-  return finish_model(family, family.build(reader, tensors, options), tensors);
+  return finish_model(family, family.build(reader, tensors, options), tensors, options);
 }
 
 std::vector<ExpectedTensor> expected_tensors(const Json& config, const std::string& config_file) {

@@ -130,7 +130,18 @@ void scale_yarn(ConfigReader& reader, double theta, uint32_t original, uint32_t 
 void scale_longrope(ConfigReader& reader, double theta, uint32_t original, const RopeDefaults& defaults, RopeGroup& group) {
   const double factor = maybe_positive(reader, "factor").value_or(static_cast<double>(defaults.max_positions) / original);
   const double implied = factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original)));
-  group.attention_factor = static_cast<float>(maybe_positive(reader, "attention_factor").value_or(implied));
+  const uint32_t context = defaults.context != 0 ? defaults.context : defaults.max_positions;
+  const bool is_long = context > original;
+  const std::optional<double> given = maybe_positive(reader, "attention_factor");
+  const std::optional<double> short_scale = maybe_positive(reader, "short_mscale");  // the attention factor of each regime
+  const std::optional<double> long_scale = maybe_positive(reader, "long_mscale");
+  if (short_scale.has_value() != long_scale.has_value()) {
+    reader.fault(ErrorCode::config_missing, fmt::format("{}: missing: got only '{}', expected both",
+                                                        reader.field(short_scale ? "long_mscale" : "short_mscale"),
+                                                        short_scale ? "short_mscale" : "long_mscale"));
+  }
+  const std::optional<double> regime = is_long ? long_scale : short_scale;
+  group.attention_factor = static_cast<float>(regime ? *regime : given.value_or(implied));
   const std::vector<double> short_factor = reader.numbers("short_factor");
   const std::vector<double> long_factor = reader.numbers("long_factor");
   const auto check = [&](std::string_view key, const std::vector<double>& factors) {
@@ -148,8 +159,7 @@ void scale_longrope(ConfigReader& reader, double theta, uint32_t original, const
     return true;
   };
   if (!check("short_factor", short_factor) || !check("long_factor", long_factor)) return;
-  const uint32_t context = defaults.context != 0 ? defaults.context : defaults.max_positions;
-  const std::vector<double>& factors = context > original ? long_factor : short_factor;
+  const std::vector<double>& factors = is_long ? long_factor : short_factor;
   const std::vector<float> periods = position_periods(theta, group.width);
   for (size_t j = 0; j < periods.size(); ++j) group.inv_freq[j] = 1.0F / (static_cast<float>(factors[j]) * periods[j]);
 }

@@ -21,8 +21,8 @@ class TensorSource {
   virtual Recipe require_norm(const std::string& name, const Shape& shape, float around = 1.0F) = 0;
   // Present but not needed (a stored lm_head of a tied model).
   virtual void ignore(const std::string& name) = 0;
-  // The same for every tensor whose name starts so (the vision tower of a multimodal checkpoint).
-  virtual void ignore_prefix(std::string_view prefix) = 0;
+  // The same for every tensor whose name starts so (the vision tower of a multimodal checkpoint); whether there are any.
+  virtual bool ignore_prefix(std::string_view prefix) = 0;
 };
 
 }  // namespace transload

@@ -102,11 +102,13 @@ class StepCheck {
     if (cache.model_layer != step_.first_layer + index) {
       fault(what("layer of the model does not match"), cache.model_layer, step_.first_layer + index);
     }
-    const auto group = std::find_if(step_.mask_groups.begin(), step_.mask_groups.end(),
-                                    [&](const MaskGroup& mask) { return mask.name == cache.mask_group; });
-    if (group == step_.mask_groups.end()) fault(what("unknown mask group"), in_quotes(cache.mask_group), "one listed in 'masks'");
+    const MaskGroup* group = find_mask_group(step_, cache.mask_group);
+    if (group == nullptr) fault(what("unknown mask group"), in_quotes(cache.mask_group), "one listed in 'masks'");
     if (group->window != cache.window) {
       fault(what("window does not match its mask group"), window_text(cache.window), window_text(group->window));
+    }
+    if (group->block_sparse && group->heads % cache.kv_heads != 0) {
+      fault(what("heads of its mask group do not match"), group->heads, fmt::format("a multiple of {}", cache.kv_heads));
     }
     if ((cache.rule == SlotRule::append) != !cache.window) {
       fault(what("slot rule does not match"), in_quotes(slot_rule_name(cache.rule)), "one for " + window_text(cache.window));
@@ -124,7 +126,7 @@ class StepCheck {
     expect(PortRole::v_cache, layer, stored);
     expect(PortRole::k_new, layer, added);
     expect(PortRole::v_new, layer, added);
-    expect(PortRole::mask, cache.mask_group, {1, 1, q, mask_columns(cache, step_.query)});
+    expect(PortRole::mask, cache.mask_group, {1, group->heads, q, mask_columns(cache, step_.query)});
     if (cache.rope_group.empty()) return;
     const auto rope = std::find_if(contract_.rope.begin(), contract_.rope.end(),
                                    [&](const RopeRule& rule) { return rule.group == cache.rope_group; });

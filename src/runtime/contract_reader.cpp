@@ -64,6 +64,21 @@ CacheLayer read_cache(const JsonFields& fields) {
   return cache;
 }
 
+MaskGroup read_mask(const JsonFields& fields) {
+  MaskGroup group{fields.text("group"), fields.maybe_u32("window")};
+  if (!fields.has("block_sparse")) return group;
+  if (group.window) {
+    fields.fault("block_sparse", fmt::format("does not match: got it with window {}, expected window null", *group.window));
+  }
+  const JsonFields pattern = fields.object("block_sparse");
+  group.heads = pattern.u32("heads");
+  group.block_sparse = {.block = pattern.u32("block"),
+                        .local_blocks = pattern.u32("local_blocks"),
+                        .vertical_stride = pattern.u32("vertical_stride"),
+                        .head_step = pattern.u32("head_step", 0)};
+  return group;
+}
+
 // The graph of one step; the groups are those of the bundle until all its caches are known.
 StepFile read_step(const JsonFields& fields, const StepContract& shared) {
   StepFile step{fields.plain_file("file"), shared};
@@ -166,7 +181,7 @@ StepContract read_shared(const JsonFields& root, const BundleContract& contract)
   }
   shared.head = contract.head;
   root.each_object("masks", [&](const JsonFields& fields) {
-    MaskGroup group{fields.text("group"), fields.maybe_u32("window")};
+    MaskGroup group = read_mask(fields);
     for (const MaskGroup& known : shared.mask_groups) {
       if (known.name == group.name)
         fields.fault("group", fmt::format("repeated: got '{}' twice, expected once", printable(group.name, 60)));

@@ -1,8 +1,9 @@
-// Ops that go element by element: broadcasting arithmetic, functions of one operand, casts.
+// Ops that go element by element: broadcasting arithmetic, comparisons and choices, functions of one operand, casts.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <type_traits>
 
@@ -44,31 +45,43 @@ struct Div {
   }
 };
 
+// NaN wins, as ONNX has it.
+struct Max {
+  float operator()(float a, float b) const { return std::isnan(a) || a > b ? a : b; }
+};
+struct Min {
+  float operator()(float a, float b) const { return std::isnan(a) || a < b ? a : b; }
+};
+
+// Arithmetic as the function of two elements that it is.
 template <typename T, typename Function>
-T apply(Function f, DType dtype, T a, T b) {
-  if constexpr (std::is_same_v<T, float>) {
-    return f(a, b);
-  } else {
-    return wrap(dtype, f(static_cast<uint64_t>(a), static_cast<uint64_t>(b)));
-  }
+auto arithmetic(Function f, DType dtype) {
+  return [f, dtype](T a, T b) -> T {
+    if constexpr (std::is_same_v<T, float>) {
+      return f(a, b);
+    } else {
+      return wrap(dtype, f(static_cast<uint64_t>(a), static_cast<uint64_t>(b)));
+    }
+  };
 }
 
 // `count` elements along one axis; a step is 0 or 1.
-template <typename T, typename Function>
-void apply_run(Function f, DType dtype, const T* a, uint64_t a_step, const T* b, uint64_t b_step, T* out, uint64_t count) {
+template <typename T, typename Out, typename Function>
+void apply_run(Function f, const T* a, uint64_t a_step, const T* b, uint64_t b_step, Out* out, uint64_t count) {
   if (a_step != 0 && b_step != 0) {
-    for (uint64_t i = 0; i < count; ++i) out[i] = apply<T>(f, dtype, a[i], b[i]);
+    for (uint64_t i = 0; i < count; ++i) out[i] = f(a[i], b[i]);
   } else if (a_step != 0) {
     const T y = *b;
-    for (uint64_t i = 0; i < count; ++i) out[i] = apply<T>(f, dtype, a[i], y);
+    for (uint64_t i = 0; i < count; ++i) out[i] = f(a[i], y);
   } else {
     const T x = *a;
-    for (uint64_t i = 0; i < count; ++i) out[i] = apply<T>(f, dtype, x, b[i * b_step]);
+    for (uint64_t i = 0; i < count; ++i) out[i] = f(x, b[i * b_step]);
   }
 }
 
-template <typename T, typename Function>
-ValueArray run_binary_of(const OpCall& call, Function f) {
+// Operands of T, results of Out, one `f(T, T)` for each element.
+template <typename T, typename Out, typename Function>
+ValueArray run_pairs(const OpCall& call, Function f) {
   const Value& output = call.output();
   const uint64_t count = element_count(output.shape);
   const std::vector<LoopAxis> axes = broadcast_axes(output.shape, call.input(0).shape, call.input(1).shape);
@@ -76,24 +89,55 @@ ValueArray run_binary_of(const OpCall& call, Function f) {
   const std::span<const LoopAxis> outer = std::span(axes).subspan(1);
   const T* const a = values_of<T>(*call.operands[0]);
   const T* const b = values_of<T>(*call.operands[1]);
-  NewValue<T> out = new_value<T>(call.memory, count);
+  NewValue<Out> out = new_value<Out>(call.memory, count);
   run_ranges(call.pool, count, kArithmeticGrain, [&](uint64_t begin, uint64_t end) {
     for (uint64_t at = begin; at < end;) {
       const Steps start = steps_at(outer, at / inner.size);
       const uint64_t offset = at % inner.size;
       const uint64_t part = std::min(inner.size - offset, end - at);
-      apply_run<T>(f, output.dtype, a + start.a + offset * inner.a_step, inner.a_step, b + start.b + offset * inner.b_step,
+      apply_run<T>(f, a + start.a + offset * inner.a_step, inner.a_step, b + start.b + offset * inner.b_step,
                    inner.b_step, out.data + at, part);
       at += part;
     }
-    if constexpr (std::is_same_v<T, float>) round_values(output.dtype, out.data + begin, end - begin);
+    if constexpr (std::is_same_v<Out, float>) round_values(output.dtype, out.data + begin, end - begin);
   });
   return out.array;
 }
 
 template <typename Function>
 ValueArray run_binary(const OpCall& call, Function f) {
-  return for_kind(call.output().dtype, [&](auto kind) { return run_binary_of<decltype(kind)>(call, f); });
+  const DType dtype = call.output().dtype;
+  return for_kind(dtype, [&](auto kind) {
+    using T = decltype(kind);
+    return run_pairs<T, T>(call, arithmetic<T>(f, dtype));
+  });
+}
+
+template <typename Function>
+ValueArray run_comparison(const OpCall& call, Function f) {
+  return for_kind(call.input(0).dtype, [&](auto kind) {
+    using T = decltype(kind);
+    return run_pairs<T, int64_t>(call, [f](T a, T b) { return int64_t{f(a, b)}; });
+  });
+}
+
+template <typename T>
+ValueArray where_of(const OpCall& call) {
+  const Shape& shape = call.output().shape;
+  const uint64_t count = element_count(shape);
+  const std::vector<LoopAxis> choices = broadcast_axes(shape, call.input(1).shape, call.input(2).shape);
+  const std::vector<LoopAxis> conditions = broadcast_axes(shape, call.input(0).shape, {1});
+  const int64_t* const condition = call.operands[0]->integers;
+  const T* const a = values_of<T>(*call.operands[1]);
+  const T* const b = values_of<T>(*call.operands[2]);
+  NewValue<T> out = new_value<T>(call.memory, count);
+  run_ranges(call.pool, count, kArithmeticGrain, [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; ++i) {
+      const Steps steps = steps_at(choices, i);
+      out.data[i] = condition[steps_at(conditions, i).a] != 0 ? a[steps.a] : b[steps.b];
+    }
+  });
+  return out.array;
 }
 
 template <typename Function>
@@ -153,10 +197,23 @@ ValueArray run_div(const OpCall& call) {
   }
 }
 
+ValueArray run_max(const OpCall& call) { return run_pairs<float, float>(call, Max{}); }
+ValueArray run_min(const OpCall& call) { return run_pairs<float, float>(call, Min{}); }
+ValueArray run_equal(const OpCall& call) { return run_comparison(call, std::equal_to<>{}); }
+ValueArray run_greater(const OpCall& call) { return run_comparison(call, std::greater<>{}); }
+
+ValueArray run_where(const OpCall& call) {
+  return for_kind(call.output().dtype, [&](auto kind) { return where_of<decltype(kind)>(call); });
+}
+
 ValueArray run_neg(const OpCall& call) {
   if (is_floating(call.output().dtype)) return run_function(call, kArithmeticGrain, [](float x) { return -x; });
   const DType dtype = call.output().dtype;
   return convert_elements<int64_t, int64_t>(call, [dtype](int64_t x) { return wrap(dtype, 0 - static_cast<uint64_t>(x)); });
+}
+
+ValueArray run_abs(const OpCall& call) {
+  return run_function(call, kArithmeticGrain, [](float x) { return std::abs(x); });
 }
 
 ValueArray run_sqrt(const OpCall& call) {

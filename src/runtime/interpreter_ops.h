@@ -47,8 +47,8 @@ class ValueMemory {
   uint64_t spare_bytes_ = 0;
 };
 
-// A value in memory, row-major: `floats` for f32, f16 and bf16, `integers` for i32 and i64. A constant that stays in its file has
-// `matrix` alone.
+// A value in memory, row-major: `floats` for f32, f16 and bf16, `integers` for i32, i64 and boolean (0 or 1). A constant that stays
+// in its file has `matrix` alone.
 struct ValueArray {
   std::shared_ptr<void> owner;  // starts at the values when an op made them; none for constants and for inputs read in place
   const float* floats = nullptr;
@@ -146,7 +146,13 @@ ValueArray run_add(const OpCall& call);
 ValueArray run_sub(const OpCall& call);
 ValueArray run_mul(const OpCall& call);
 ValueArray run_div(const OpCall& call);
+ValueArray run_max(const OpCall& call);
+ValueArray run_min(const OpCall& call);
+ValueArray run_equal(const OpCall& call);
+ValueArray run_greater(const OpCall& call);
+ValueArray run_where(const OpCall& call);
 ValueArray run_neg(const OpCall& call);
+ValueArray run_abs(const OpCall& call);
 ValueArray run_sqrt(const OpCall& call);
 ValueArray run_sigmoid(const OpCall& call);
 ValueArray run_tanh(const OpCall& call);
@@ -156,6 +162,8 @@ ValueArray run_cast(const OpCall& call);
 // interpreter_reductions.cpp
 ValueArray run_softmax(const OpCall& call);
 ValueArray run_reduce_mean(const OpCall& call);
+ValueArray run_reduce_max(const OpCall& call);
+ValueArray run_argmax(const OpCall& call);
 // interpreter_products.cpp
 ValueArray run_gemm(const OpCall& call);
 ValueArray run_matmul(const OpCall& call);

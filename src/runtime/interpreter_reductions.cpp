@@ -1,4 +1,4 @@
-// Ops that join elements along axes: softmax and mean. Sums are carried in double, so that long axes lose nothing.
+// Ops that join elements along axes: softmax, mean, the greatest and its place. Sums are carried in double, so that long axes lose nothing.
 #include <algorithm>
 #include <cmath>
 
@@ -42,6 +42,25 @@ ValueArray run_softmax(const OpCall& call) {
   return out.array;
 }
 
+namespace {
+
+// Calls join(result, value) for each element of the operand with the index of the result it goes to, in row-major order.
+template <typename Join>
+void join_elements(const OpCall& call, Join join) {
+  const Shape& shape = call.input(0).shape;
+  // Reduced axes have size 1 in the output: b_step is 0 there.
+  const std::vector<LoopAxis> axes = broadcast_axes(shape, shape, call.output().shape);
+  const LoopAxis inner = axes[0];
+  const std::span<const LoopAxis> outer = std::span(axes).subspan(1);
+  const float* const in = call.operands[0]->floats;
+  for (uint64_t run = 0; run < element_count(shape) / inner.size; ++run) {
+    const uint64_t result = steps_at(outer, run).b;
+    for (uint64_t i = 0; i < inner.size; ++i) join(result + i * inner.b_step, in[run * inner.size + i]);
+  }
+}
+
+}  // namespace
+
 ValueArray run_reduce_mean(const OpCall& call) {
   const Value& output = call.output();
   const Shape& shape = call.input(0).shape;
@@ -70,6 +89,37 @@ ValueArray run_reduce_mean(const OpCall& call) {
   const auto terms = static_cast<double>(count / results);
   std::transform(sums, sums + results, out.data, [terms](double sum) { return static_cast<float>(sum / terms); });
   round_values(output.dtype, out.data, results);
+  return out.array;
+}
+
+// NaN wins, as ONNX has it.
+ValueArray run_reduce_max(const OpCall& call) {
+  const uint64_t results = element_count(call.output().shape);
+  NewValue<float> out = new_value<float>(call.memory, results);
+  std::fill_n(out.data, results, -std::numeric_limits<float>::infinity());
+  join_elements(call, [&](uint64_t result, float value) {
+    float& greatest = out.data[result];
+    if (value > greatest || std::isnan(value)) greatest = value;
+  });
+  return out.array;
+}
+
+ValueArray run_argmax(const OpCall& call) {
+  const Shape& shape = call.input(0).shape;
+  const auto axis = static_cast<size_t>(call.node.integer("axis"));
+  uint64_t step = 1;
+  for (size_t i = axis + 1; i < shape.size(); ++i) step *= shape[i];
+  const uint64_t results = element_count(call.output().shape);
+  const float* const in = call.operands[0]->floats;
+  NewValue<int64_t> out = new_value<int64_t>(call.memory, results);
+  for (uint64_t line = 0; line < results; ++line) {
+    const float* const values = in + line / step * shape[axis] * step + line % step;
+    uint64_t greatest = 0;
+    for (uint64_t i = 1; i < shape[axis]; ++i) {
+      if (values[i * step] > values[greatest * step]) greatest = i;
+    }
+    out.data[line] = static_cast<int64_t>(greatest);
+  }
   return out.array;
 }
 

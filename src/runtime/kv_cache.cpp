@@ -182,7 +182,7 @@ std::vector<TensorView> KvCache::inputs(const StepContract& given, uint64_t posi
       case PortRole::mask: {
         const auto cache = std::find_if(step.caches.begin(), step.caches.end(),
                                         [&](const CacheLayer& layer) { return layer.mask_group == port.group; });
-        add_made(port, mask_rows(*cache, position, step.query, contract_->mask_fill));
+        add_made(port, mask_rows(*find_mask_group(step, port.group), *cache, position, step.query, contract_->mask_fill));
         break;
       }
       case PortRole::k_cache:

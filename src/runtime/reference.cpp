@@ -9,6 +9,7 @@
 #include "runtime/activations.h"
 #include "runtime/matmul.h"
 #include "runtime/reference_attention.h"
+#include "runtime/reference_experts.h"
 #include "runtime/reference_weights.h"
 #include "runtime/token_ids.h"
 #include "transload/error.h"
@@ -21,11 +22,21 @@ constexpr uint64_t kElementGrain = 4096;
 // Rows of logits made at once: a vocabulary of 256 Ki takes 1 MiB a row.
 constexpr uint64_t kLogitRows = 32;
 
+// `out` may be `in`.
 void normalize(const NormWeights& norm, const float* in, float* out) {
   const uint64_t width = norm.weight.size();
-  const float mean = dot_product(in, in, width) / static_cast<float>(width);
-  const float rms = std::sqrt(mean + norm.epsilon);
+  if (norm.kind == NormKind::layer) {
+    double sum = 0;
+    for (uint64_t i = 0; i < width; ++i) sum += in[i];
+    const auto mean = static_cast<float>(sum / static_cast<double>(width));
+    for (uint64_t i = 0; i < width; ++i) out[i] = in[i] - mean;
+    in = out;
+  }
+  const float square = dot_product(in, in, width) / static_cast<float>(width);
+  const float rms = std::sqrt(square + norm.epsilon);
   for (uint64_t i = 0; i < width; ++i) out[i] = in[i] / rms * norm.weight[i];
+  if (norm.bias.empty()) return;
+  for (uint64_t i = 0; i < width; ++i) out[i] += norm.bias[i];
 }
 
 }  // namespace
@@ -50,6 +61,10 @@ struct Reference::State {
   std::vector<float> head_gate;
   std::vector<float> gate;
   std::vector<float> up;
+  std::vector<float> router;
+  std::vector<float> routing;
+  std::vector<float> expert_in;
+  std::vector<float> expert_out;
   std::vector<float> logits;
 
   State(const DecoderModel& described, WeightStore& store, WorkerPool& workers)
@@ -68,12 +83,15 @@ struct Reference::State {
   }
 
   const float* multiply(const LinearWeights& linear, const std::vector<float>& in, std::vector<float>& out) {
-    out.resize(rows * linear.weight.rows);
+    out.resize(in.size() / linear.weight.columns * linear.weight.rows);
     multiply_into(linear, in, out.data());
     return out.data();
   }
   void multiply_into(const LinearWeights& linear, const std::vector<float>& in, float* out) {
-    multiply_transposed(pool, in.data(), rows, linear.weight, linear.bias.empty() ? nullptr : linear.bias.data(), out);
+    multiply_into(linear, in.data(), in.size() / linear.weight.columns, out);
+  }
+  void multiply_into(const LinearWeights& linear, const float* in, uint64_t count, float* out) {
+    multiply_transposed(pool, in, count, linear.weight, linear.bias.empty() ? nullptr : linear.bias.data(), out);
   }
 
   // Calls `part(begin, end)` for ranges of the values of the block.
@@ -166,21 +184,77 @@ struct Reference::State {
     show(index, "attn_o", multiply(layer.o, heads, branch), model.hidden_size);
   }
 
+  // act(min(gate, limit)), in place
+  void activate_gate(const Mlp& mlp) {
+    for_elements(gate.size(), [&](uint64_t begin, uint64_t end) {
+      if (mlp.limit) {
+        for (uint64_t i = begin; i < end; ++i) gate[i] = std::min(gate[i], *mlp.limit);
+      }
+      activate(mlp.activation, gate.data() + begin, end - begin);
+    });
+  }
+
+  // gate *= clamp(up, -limit, limit) + up_offset
+  void multiply_by_up(const Mlp& mlp) {
+    for_elements(gate.size(), [&](uint64_t begin, uint64_t end) {
+      if (mlp.limit) {
+        for (uint64_t i = begin; i < end; ++i) up[i] = std::clamp(up[i], -*mlp.limit, *mlp.limit);
+      }
+      for (uint64_t i = begin; i < end; ++i) gate[i] *= up[i] + mlp.up_offset;
+    });
+  }
+
   // normed -> branch
   void run_mlp(uint64_t index) {
-    const LayerWeights& layer = weights.layers[index];
-    const uint64_t width = layer.mlp_gate.weight.rows;
-    show(index, "mlp_gate", multiply(layer.mlp_gate, normed, gate), width);
-    for_elements(gate.size(), [&](uint64_t begin, uint64_t end) {
-      activate(model.layers[index].mlp.activation, gate.data() + begin, end - begin);
-    });
+    const Mlp& mlp = model.layers[index].mlp;
+    const MlpWeights& layer = weights.layers[index].mlp;
+    const uint64_t width = layer.gate.weight.rows;
+    show(index, "mlp_gate", multiply(layer.gate, normed, gate), width);
+    activate_gate(mlp);
     show(index, "mlp_act", gate.data(), width);
-    show(index, "mlp_up", multiply(layer.mlp_up, normed, up), width);
-    for_elements(gate.size(), [&](uint64_t begin, uint64_t end) {
-      for (uint64_t i = begin; i < end; ++i) gate[i] *= up[i];
-    });
+    show(index, "mlp_up", multiply(layer.up, normed, up), width);
+    multiply_by_up(mlp);
     show(index, "mlp_product", gate.data(), width);
-    show(index, "mlp_down", multiply(layer.mlp_down, gate, branch), model.hidden_size);
+    show(index, "mlp_down", multiply(layer.down, gate, branch), model.hidden_size);
+  }
+
+  // normed -> branch; the tokens of an expert go through it together.
+  void run_experts(uint64_t index) {
+    const Experts& experts = *model.layers[index].experts;
+    const LayerWeights& layer = weights.layers[index];
+    const uint64_t count = experts.experts.size();
+    const uint64_t hidden = model.hidden_size;
+    show(index, "mlp_router", multiply(layer.router, normed, router), count);
+    routing.resize(rows * count);
+    for (uint64_t row = 0; row < rows; ++row) {
+      sparse_mixer(std::span(router).subspan(row * count, count), experts.jitter, routing.data() + row * count);
+    }
+    show(index, "mlp_routing", routing.data(), count);
+    branch.assign(rows * hidden, 0.0F);
+    for (uint64_t e = 0; e < count; ++e) run_expert(experts.experts[e], layer.experts[e], e, count);
+    show(index, "mlp_down", branch.data(), hidden);
+  }
+
+  void run_expert(const Mlp& mlp, const MlpWeights& expert, uint64_t index, uint64_t count) {
+    const uint64_t hidden = model.hidden_size;
+    expert_in.clear();
+    for (uint64_t row = 0; row < rows; ++row) {
+      if (routing[row * count + index] == 0) continue;
+      const float* token = normed.data() + row * hidden;
+      expert_in.insert(expert_in.end(), token, token + hidden);
+    }
+    if (expert_in.empty()) return;
+    multiply(expert.gate, expert_in, gate);
+    activate_gate(mlp);
+    multiply(expert.up, expert_in, up);
+    multiply_by_up(mlp);
+    const float* out = multiply(expert.down, gate, expert_out);
+    for (uint64_t row = 0; row < rows; ++row) {
+      const float weight = routing[row * count + index];
+      if (weight == 0) continue;
+      add_scaled(branch.data() + row * hidden, out, weight, hidden);
+      out += hidden;
+    }
   }
 
   void run_layer(uint64_t index) {
@@ -198,7 +272,11 @@ struct Reference::State {
 
     normalize_rows(layer.mlp_norm, x.data(), normed.data());
     show(index, "mlp_norm", normed.data(), hidden);
-    run_mlp(index);
+    if (layer.experts.empty()) {
+      run_mlp(index);
+    } else {
+      run_experts(index);
+    }
     if (layer.post_mlp_norm) {
       normalize_rows(*layer.post_mlp_norm, branch.data(), branch.data());
       show(index, "post_mlp_norm", branch.data(), hidden);
@@ -216,7 +294,12 @@ struct Reference::State {
     for (uint64_t row = sinks.every_row ? 0 : rows - 1; row < rows;) {
       const uint64_t count = std::min(most, rows - row);
       logits.resize(count * model.vocab_size);
-      multiply_transposed(pool, normed.data() + row * hidden, count, weights.head, nullptr, logits.data());
+      multiply_into(weights.head, normed.data() + row * hidden, count, logits.data());
+      if (model.logits_factor != 1.0F) {
+        for_elements(logits.size(), [&](uint64_t begin, uint64_t end) {
+          for (uint64_t i = begin; i < end; ++i) logits[i] *= model.logits_factor;
+        });
+      }
       show("logits", logits.data(), model.vocab_size, position + row, count);
       for (uint64_t i = 0; i < count; ++i) {
         sinks.logits(position + row + i, {logits.data() + i * model.vocab_size, model.vocab_size});

@@ -20,9 +20,10 @@ namespace transload {
 // tokens first_position, first_position + 1, ... Per layer N, in this order:
 //   layers_N_input_norm, layers_N_attn_q, _attn_k, _attn_v (linear outputs), _attn_q_rope, k_new_N (after q/k norm and rotary),
 //   v_new_N, _attn_heads (before the head gate), _attn_heads_gated (with a gate), _attn_o, _post_attn_norm (where there is one),
-//   _attn_out (residual), _mlp_norm, _mlp_gate, _mlp_act, _mlp_up, _mlp_product, _mlp_down, _post_mlp_norm, _out
+//   _attn_out (residual), _mlp_norm, _mlp_gate, _mlp_act, _mlp_up (before its limits), _mlp_product, _mlp_down,
+//   _post_mlp_norm, _out; of experts _mlp_router (logits), _mlp_routing (weights, 0 where not chosen) and _mlp_down alone
 // before them "x" (raw embedding rows), and x_scaled with a factor; after them final_norm (every row) and logits (the rows asked
-// for). N is the checkpoint's layer.
+// for, after bias and factor). N is the checkpoint's layer.
 using ValueTap =
     std::function<void(std::string_view name, uint64_t first_position, uint64_t rows, std::span<const float> values)>;
 

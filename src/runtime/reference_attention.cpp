@@ -34,6 +34,7 @@ class Attending {
         group_(attention.heads / attention.kv_heads),
         head_dim_(attention.head_dim),
         window_(attention.window.value_or(UINT32_MAX)),
+        sparse_(attention.block_sparse),
         scale_(attention.scale),
         q_(q),
         out_(out),
@@ -67,6 +68,7 @@ class Attending {
     });
     for (uint64_t i = 0; i < unit.count; ++i) {
       const uint64_t row = (unit.first + i) / group_;
+      if (sparse_) hide_blocks(scores + i * keys, unit.kv_head * group_ + (unit.first + i) % group_, position_ + row);
       soften(scores + i * keys, keys, first_key(row) - first, position_ + row + 1 - first);
     }
     std::fill_n(mixed, unit.count * head_dim_, 0.0F);
@@ -105,6 +107,16 @@ class Attending {
     }
   }
 
+  // The scores of all keys up to `position` of one head: those of the blocks it does not see become minus infinity.
+  void hide_blocks(float* scores, uint64_t head, uint64_t position) const {
+    const uint64_t own = position / sparse_->block;
+    const uint64_t shift = head * sparse_->head_step + 1;
+    for (uint64_t block = 0; block + sparse_->local_blocks <= own; ++block) {
+      if ((block + shift) % sparse_->vertical_stride != 0)
+        std::fill_n(scores + block * sparse_->block, sparse_->block, -INFINITY);
+    }
+  }
+
   // Scores of the keys begin..end-1 that this token sees become probabilities, those of the others 0.
   void soften(float* scores, uint64_t count, uint64_t begin, uint64_t end) const {
     float highest = -INFINITY;
@@ -127,6 +139,7 @@ class Attending {
   uint64_t group_;
   uint64_t head_dim_;
   uint64_t window_;
+  std::optional<BlockSparse> sparse_;
   float scale_;
   const float* q_;
   float* out_;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/reference_experts.h"
 #include "transload/error.h"
 
 namespace transload {
@@ -21,7 +22,17 @@ class WeightLoader {
     return matrix;
   }
 
-  NormWeights norm(const Norm& norm, uint64_t width) { return {vector(norm.weight, width), static_cast<float>(norm.epsilon)}; }
+  NormWeights norm(const Norm& norm, uint64_t width) {
+    NormWeights weights{vector(norm.weight, width), static_cast<float>(norm.epsilon), norm.kind, {}};
+    if (!norm.bias.empty()) weights.bias = vector(norm.bias, width);
+    return weights;
+  }
+
+  LinearWeights linear(const Linear& linear, uint64_t out, uint64_t in) {
+    LinearWeights weights{matrix(linear.weight, out, in), {}};
+    if (!linear.bias.empty()) weights.bias = vector(linear.bias, out);
+    return weights;
+  }
 
   LayerWeights layer(const Layer& layer) {
     const Attention& attention = layer.attention;
@@ -29,7 +40,6 @@ class WeightLoader {
     const uint64_t hidden = model_.hidden_size;
     const uint64_t q_width = uint64_t{attention.heads} * attention.head_dim;
     const uint64_t kv_width = uint64_t{attention.kv_heads} * attention.head_dim;
-    const uint64_t intermediate = layer.mlp.gate.weight.shape()[0];
     LayerWeights weights;
     weights.input_norm = norm(layer.input_norm, hidden);
     weights.q = linear(attention.q, q_width, hidden);
@@ -41,9 +51,13 @@ class WeightLoader {
     if (attention.head_gate) weights.head_gate = linear(*attention.head_gate, attention.heads, hidden);
     weights.post_attention_norm = norm(layer.post_attention_norm, hidden);
     weights.mlp_norm = norm(layer.mlp_norm, hidden);
-    weights.mlp_gate = linear(layer.mlp.gate, intermediate, hidden);
-    weights.mlp_up = linear(layer.mlp.up, intermediate, hidden);
-    weights.mlp_down = linear(layer.mlp.down, hidden, intermediate);
+    if (layer.experts) {
+      check(*layer.experts);
+      weights.router = linear(layer.experts->router, layer.experts->experts.size(), hidden);
+      for (const Mlp& expert : layer.experts->experts) weights.experts.push_back(mlp(expert));
+    } else {
+      weights.mlp = mlp(layer.mlp);
+    }
     weights.post_mlp_norm = norm(layer.post_mlp_norm, hidden);
     return weights;
   }
@@ -55,11 +69,23 @@ class WeightLoader {
         attention.rope_group < model_.rope_groups.size() &&
         model_.rope_groups[attention.rope_group].width <= attention.head_dim &&
         model_.rope_groups[attention.rope_group].inv_freq.size() == model_.rope_groups[attention.rope_group].width / 2;
-    if (grouped && turns && attention.window.value_or(1) > 0) return;
+    const BlockSparse sparse = attention.block_sparse.value_or(BlockSparse{1, 1, 1, 0});
+    const bool sees = attention.window.value_or(1) > 0 && sparse.block > 0 && sparse.local_blocks > 0 &&
+                      sparse.vertical_stride > 0 && !(attention.window && attention.block_sparse);
+    if (grouped && turns && sees) return;
     throw Error(
         ErrorCode::internal,
-        fmt::format("attention is not consistent: got {} heads, {} KV heads, head size {}, rope group {}, window {}",
-                    attention.heads, attention.kv_heads, attention.head_dim, attention.rope_group, attention.window.value_or(0)));
+        fmt::format(
+            "attention is not consistent: got {} heads, {} KV heads, head size {}, rope group {}, window {}, sparse blocks "
+            "{}, {} local, stride {}",
+            attention.heads, attention.kv_heads, attention.head_dim, attention.rope_group, attention.window.value_or(0),
+            sparse.block, sparse.local_blocks, sparse.vertical_stride));
+  }
+
+  static void check(const Experts& experts) {
+    if (experts.chosen == kMixedExperts && experts.experts.size() >= kMixedExperts) return;
+    throw Error(ErrorCode::internal, fmt::format("experts are not consistent: got {} of {} chosen, expected {}", experts.chosen,
+                                                 experts.experts.size(), kMixedExperts));
   }
 
   std::vector<float> vector(const Recipe& recipe, uint64_t width) {
@@ -76,10 +102,11 @@ class WeightLoader {
     return this->norm(*norm, width);
   }
 
-  LinearWeights linear(const Linear& linear, uint64_t out, uint64_t in) {
-    LinearWeights weights{matrix(linear.weight, out, in), {}};
-    if (!linear.bias.empty()) weights.bias = vector(linear.bias, out);
-    return weights;
+  MlpWeights mlp(const Mlp& mlp) {
+    if (mlp.gate.weight.empty()) throw Error(ErrorCode::internal, "feed-forward weights: got nothing, expected a recipe");
+    const uint64_t intermediate = mlp.gate.weight.shape()[0];
+    const uint64_t hidden = model_.hidden_size;
+    return {linear(mlp.gate, intermediate, hidden), linear(mlp.up, intermediate, hidden), linear(mlp.down, hidden, intermediate)};
   }
 
   const DecoderModel& model_;
@@ -94,7 +121,7 @@ ModelWeights load_weights(const DecoderModel& model, WeightStore& store) {
   weights.embedding = load.matrix(model.embedding, model.vocab_size, model.hidden_size);
   for (const Layer& layer : model.layers) weights.layers.push_back(load.layer(layer));
   weights.final_norm = load.norm(model.final_norm, model.hidden_size);
-  weights.head = load.matrix(model.head, model.vocab_size, model.hidden_size);
+  weights.head = load.linear({model.head, model.head_bias}, model.vocab_size, model.hidden_size);
   return weights;
 }
 

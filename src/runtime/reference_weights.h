@@ -12,11 +12,19 @@ namespace transload {
 struct NormWeights {
   std::vector<float> weight;
   float epsilon = 0;
+  NormKind kind = NormKind::rms;
+  std::vector<float> bias;  // or empty
 };
 
 struct LinearWeights {
   WeightMatrix weight;
   std::vector<float> bias;  // or empty
+};
+
+struct MlpWeights {
+  LinearWeights gate;
+  LinearWeights up;
+  LinearWeights down;
 };
 
 struct LayerWeights {
@@ -30,9 +38,9 @@ struct LayerWeights {
   std::optional<LinearWeights> head_gate;
   std::optional<NormWeights> post_attention_norm;
   NormWeights mlp_norm;
-  LinearWeights mlp_gate;
-  LinearWeights mlp_up;
-  LinearWeights mlp_down;
+  MlpWeights mlp;  // empty where there are experts
+  LinearWeights router;
+  std::vector<MlpWeights> experts;
   std::optional<NormWeights> post_mlp_norm;
 };
 
@@ -40,7 +48,7 @@ struct ModelWeights {
   WeightMatrix embedding;
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
-  WeightMatrix head;
+  LinearWeights head;
 };
 
 // Shapes that do not fit together would be read out of bounds, so they are refused: shape_mismatch, internal.

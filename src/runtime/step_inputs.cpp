@@ -86,18 +86,35 @@ std::vector<float> rope_rows(const RopeRule& rule, PortRole role, uint64_t posit
   return rows;
 }
 
-std::vector<float> mask_rows(const CacheLayer& cache, uint64_t position, uint32_t query, float fill) {
+namespace {
+
+// `key` is not after `position`, and neither is negative.
+bool sees(const MaskGroup& group, uint64_t head, uint64_t position, uint64_t key) {
+  if (group.window && position - key >= *group.window) return false;
+  if (!group.block_sparse) return true;
+  const BlockSparse& pattern = *group.block_sparse;
+  const uint64_t key_block = key / pattern.block;
+  return position / pattern.block - key_block < pattern.local_blocks ||
+         (key_block + head * pattern.head_step + 1) % pattern.vertical_stride == 0;
+}
+
+}  // namespace
+
+std::vector<float> mask_rows(const MaskGroup& group, const CacheLayer& cache, uint64_t position, uint32_t query, float fill) {
   std::vector<int64_t> keys;
   for (uint64_t slot = cache.rule == SlotRule::roll ? 1 : 0; slot < cache.slots; ++slot) {
     keys.push_back(position_of_slot(cache, slot, position));
   }
   for (uint64_t row = 0; row < query; ++row) keys.push_back(static_cast<int64_t>(position + row));
   std::vector<float> rows;
-  rows.reserve(query * keys.size());
-  for (uint64_t row = 0; row < query; ++row) {
-    const auto newest = static_cast<int64_t>(position + row);
-    const int64_t oldest = cache.window ? std::max<int64_t>(0, newest - *cache.window + 1) : 0;
-    for (const int64_t key : keys) rows.push_back(key >= oldest && key <= newest ? 0.0F : fill);
+  rows.reserve(group.heads * query * keys.size());
+  for (uint64_t head = 0; head < group.heads; ++head) {
+    for (uint64_t own = position; own < position + query; ++own) {
+      for (const int64_t key : keys) {
+        const bool is_open = key >= 0 && static_cast<uint64_t>(key) <= own && sees(group, head, own, static_cast<uint64_t>(key));
+        rows.push_back(is_open ? 0.0F : fill);
+      }
+    }
   }
   return rows;
 }

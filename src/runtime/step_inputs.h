@@ -17,8 +17,8 @@ uint64_t slot_of_position(const CacheLayer& cache, uint64_t position, uint64_t s
 
 // [query, table_width] cosines or sines for positions `position` and up, times the attention factor.
 std::vector<float> rope_rows(const RopeRule& rule, PortRole role, uint64_t position, uint32_t query);
-// [query, columns]: 0 where a row may see a key of the cache or of the call, else `fill`.
-std::vector<float> mask_rows(const CacheLayer& cache, uint64_t position, uint32_t query, float fill);
+// [heads of the group, query, columns]: 0 where a row may see a key of the cache or of the call, else `fill`.
+std::vector<float> mask_rows(const MaskGroup& group, const CacheLayer& cache, uint64_t position, uint32_t query, float fill);
 
 // f32, or f16 rounded to nearest even.
 std::vector<std::byte> to_compute_dtype(const std::vector<float>& values, DType dtype);

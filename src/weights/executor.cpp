@@ -1,6 +1,7 @@
-// Pieces of all tensors are numbered through; workers take them in order. A tensor's bytes are hashed in order by a ticket:
-// whoever made piece i waits until the pieces before it are hashed, which workers that run already hold. Tiles are hashed by
-// nobody: one more piece waits for all of them and reads the tensor back.
+// Equal recipes are one run, written to several places. Pieces of all runs are numbered through, runs in the order of their
+// sources; workers take pieces in order. A tensor's bytes are hashed in order by a ticket: whoever made piece i waits until the
+// pieces before it are hashed, which workers that run already hold. Tiles are hashed by nobody: one more piece waits for all of
+// them and reads the tensor back.
 #include "weights/executor.h"
 
 #include <fmt/format.h>
@@ -11,7 +12,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "base/workers.h"
@@ -19,6 +19,8 @@
 #include "transload/error.h"
 #include "weights/lower.h"
 #include "weights/piece.h"
+#include "weights/quantize.h"
+#include "weights/tensor_run.h"
 
 namespace transload {
 namespace {
@@ -26,22 +28,10 @@ namespace {
 constexpr uint64_t kMostMaterialized = uint64_t{64} << 20;
 constexpr uint64_t kReadBackBytes = uint64_t{512} << 10;  // stays in the L2 cache
 
-// One output tensor while it is made.
-struct TensorRun {
-  const PlannedTensor* planned = nullptr;
-  const OutputFile* file = nullptr;
-  LoweredTensor lowered;
-  uint64_t first_piece = 0;
-  std::atomic<uint64_t> finished{0};  // pieces, in any order when they are tiles; the ticket of the next one to hash
-  std::optional<Hasher> hasher;       // from the first piece to the last; whoever has the ticket owns it
-  std::string digest;
-  std::atomic<uint64_t> overflow_count{0};
-  std::atomic<uint64_t> nan_count{0};
-};
-
 struct WorkerBuffers {
   WorkerBuffers(const PieceLimits& limits, uint64_t piece_bytes) : maker(limits), out(piece_bytes) {}
   PieceMaker maker;
+  QuantMaker quant_maker;
   Buffer out;
 };
 
@@ -49,10 +39,18 @@ class Run {
  public:
   Run(const Plan& plan, OutputDirectory& output, const ExecuteOptions& options)
       : options_(options), total_bytes_(plan.tensor_bytes()) {
+    TensorRunList list(options.limits);
     for (const PlannedFile& file : plan.files) {
       OutputFile& made = output.create(file.name, file.size);
       for (const PlannedBytes& fixed : file.bytes) made.write_at(fixed.offset, std::as_bytes(std::span(fixed.bytes)));
-      for (const PlannedTensor& tensor : file.tensors) add_tensor(tensor, made);
+      for (const PlannedTensor& tensor : file.tensors) list.add(tensor, made);
+    }
+    planned_ = list.planned();
+    tensors_ = list.take_in_source_order();
+    for (const std::unique_ptr<TensorRun>& run : tensors_) {
+      run->first_piece = piece_count_;
+      piece_count_ += run->piece_count;
+      piece_bytes_ = std::max(piece_bytes_, run->most_piece_bytes);
     }
   }
 
@@ -64,26 +62,20 @@ class Run {
 
   std::vector<TensorResult> results() const {
     std::vector<TensorResult> results;
-    for (const std::unique_ptr<TensorRun>& run : tensors_) {
-      results.push_back({run->planned->name, run->file->name(), run->planned->offset, run->lowered.bytes, run->digest,
-                         run->overflow_count, run->nan_count});
+    for (const auto& [run, place] : planned_) {
+      const TensorPlace& at = run->places[place];
+      TensorResult result{at.planned->name, at.file->name(),     at.planned->offset, run->bytes(),
+                          run->digest,      run->overflow_count, run->nan_count,     std::nullopt};
+      if (run->quant() != nullptr) result.quant_error = run->quant_error;
+      results.push_back(std::move(result));
+      if (!at.planned->scales) continue;
+      results.push_back({at.planned->scales->name, at.file->name(), at.planned->scales->offset, scales_bytes(*at.planned),
+                         run->scales_digest, run->infinite_scales, 0, std::nullopt});
     }
     return results;
   }
 
  private:
-  void add_tensor(const PlannedTensor& tensor, const OutputFile& file) {
-    auto run = std::make_unique<TensorRun>();
-    run->planned = &tensor;
-    run->file = &file;
-    run->lowered = lower(tensor.recipe, options_.limits);
-    run->first_piece = piece_count_;
-    if (run->lowered.piece_count == 0) run->digest = digest_of({});
-    piece_count_ += run->lowered.piece_count;
-    piece_bytes_ = std::max(piece_bytes_, packed_bytes(run->lowered.dtype, run->lowered.piece_elements));
-    tensors_.push_back(std::move(run));
-  }
-
   TensorRun& tensor_of(uint64_t index) {
     // Of tensors without pieces the last one with this number owns it, hence upper_bound.
     const auto after =
@@ -98,71 +90,104 @@ class Run {
       std::unique_ptr<WorkerBuffers>& buffers = buffers_[context.worker];
       if (buffers == nullptr) buffers = std::make_unique<WorkerBuffers>(options_.limits, piece_bytes_);
       const uint64_t piece = index - run.first_piece;
-      if (run.lowered.tile_columns == 0) {
+      if (!run.tiled) {
         run_range(run, piece, *buffers, context);
-      } else if (piece + 1 < run.lowered.piece_count) {
+      } else if (piece + 1 < run.piece_count) {
         run_tile(run, piece, *buffers);
       } else {
         run_digest(run, piece, *buffers, context);
       }
     } catch (Error& error) {
-      error.at({.file = {}, .tensor = run.planned->name, .offset = {}});
-      error.note(fmt::format("writing '{}' of '{}'", run.planned->name, run.file->name()));
+      const TensorPlace& first = run.places.front();
+      error.at({.file = {}, .tensor = first.planned->name, .offset = {}});
+      error.note(fmt::format("writing '{}' of '{}'", first.planned->name, first.file->name()));
       throw;
+    }
+  }
+
+  // Makes the bytes of a piece in the buffer; says where they go.
+  Strips make(TensorRun& run, uint64_t piece, WorkerBuffers& buffers) {
+    NumericCounts counts;
+    Strips strips;
+    if (const LoweredQuant* quant = run.quant()) {
+      std::call_once(run.quant_started, [&] {
+        run.scales.resize(quant->format.channels());
+        run.piece_errors.resize(run.piece_count);
+      });
+      strips = quant->strips(piece);
+      const QuantPieceResult made = buffers.quant_maker.make(*quant, piece, run.planned().scales->dtype, buffers.maker,
+                                                             buffers.out.data(), run.scales.data() + quant->first_channel(piece));
+      run.piece_errors[piece] = made.error;
+      counts = made.counts;
+    } else {
+      const auto& tensor = std::get<LoweredTensor>(run.lowered);
+      strips = tensor.strips(piece);
+      counts = buffers.maker.make_piece(tensor, piece, buffers.out.data());
+    }
+    run.overflow_count += counts.overflow;
+    run.nan_count += counts.nan;
+    return strips;
+  }
+
+  void write(const TensorRun& run, const Strips& strips, std::byte* data) {
+    for (const TensorPlace& place : run.places) {
+      for (uint64_t row = 0; row < strips.rows; ++row) {
+        place.file->write_at(place.planned->offset + strips.offset + row * strips.stride,
+                             {data + row * strips.row_bytes, strips.row_bytes});
+      }
     }
   }
 
   // A range of the output, hashed in its turn.
   void run_range(TensorRun& run, uint64_t piece, WorkerBuffers& buffers, const WorkerContext& context) {
-    const LoweredTensor& tensor = run.lowered;
-    const uint64_t begin = tensor.piece_begin(piece);
-    const uint64_t end = tensor.piece_end(piece);
-    count(run, buffers.maker.make(tensor, begin, end, buffers.out.data()));
-    const std::span<const std::byte> bytes(buffers.out.data(), packed_bytes(tensor.dtype, end - begin));
-    run.file->write_at(run.planned->offset + packed_bytes(tensor.dtype, begin), bytes);
+    const Strips strips = make(run, piece, buffers);
+    write(run, strips, buffers.out.data());
     if (!wait_for_turn(run, piece, context)) return;
     if (piece == 0) run.hasher.emplace();
-    run.hasher->update(bytes);
-    if (piece + 1 == tensor.piece_count) {
+    run.hasher->update({buffers.out.data(), strips.bytes()});
+    if (piece + 1 == run.piece_count) {
       run.digest = run.hasher->hex();
       run.hasher.reset();
+      finish_quant(run);
     }
     pass_turn(run);
-    report(bytes.size());
+    report(strips.bytes() * run.places.size());
   }
 
   // Some columns of every row.
   void run_tile(TensorRun& run, uint64_t piece, WorkerBuffers& buffers) {
-    const LoweredTensor& tensor = run.lowered;
-    const Fragment& matrix = tensor.fragments.front();
-    const uint64_t begin = piece * tensor.tile_columns;
-    const uint64_t end = std::min(begin + tensor.tile_columns, matrix.columns);
-    count(run, buffers.maker.make_tile(tensor, begin, end, buffers.out.data()));
-    const uint64_t row_bytes = packed_bytes(tensor.dtype, end - begin);
-    for (uint64_t row = 0; row < matrix.rows; ++row) {
-      run.file->write_at(run.planned->offset + packed_bytes(tensor.dtype, row * matrix.columns + begin),
-                         {buffers.out.data() + row * row_bytes, row_bytes});
-    }
+    const Strips strips = make(run, piece, buffers);
+    write(run, strips, buffers.out.data());
     pass_turn(run);
-    report(matrix.rows * row_bytes);
+    report(strips.bytes() * run.places.size());
   }
 
   // The last piece of a tensor made of tiles: the whole tensor, read back from the page cache.
   void run_digest(TensorRun& run, uint64_t piece, WorkerBuffers& buffers, const WorkerContext& context) {
     if (!wait_for_turn(run, piece, context)) return;
     const uint64_t block = std::min<uint64_t>(kReadBackBytes, buffers.out.bytes());
+    const TensorPlace& place = run.places.front();
     Hasher hasher;
-    for (uint64_t done = 0; done < run.lowered.bytes; done += block) {
-      const std::span<std::byte> bytes(buffers.out.data(), std::min(block, run.lowered.bytes - done));
-      run.file->read_at(run.planned->offset + done, bytes);
+    for (uint64_t done = 0; done < run.bytes(); done += block) {
+      const std::span<std::byte> bytes(buffers.out.data(), std::min(block, run.bytes() - done));
+      place.file->read_at(place.planned->offset + done, bytes);
       hasher.update(bytes);
     }
     run.digest = hasher.hex();
+    finish_quant(run);
   }
 
-  static void count(TensorRun& run, const NumericCounts& counts) {
-    run.overflow_count += counts.overflow;
-    run.nan_count += counts.nan;
+  // After the last piece of a quantised tensor: its error and its scales.
+  void finish_quant(TensorRun& run) {
+    if (run.quant() == nullptr) return;
+    for (const QuantError& part : run.piece_errors) run.quant_error += part;
+    const StoredScales stored = store_scales(run.scales, run.planned().scales->dtype);
+    run.scales_digest = digest_of({reinterpret_cast<const char*>(stored.bytes.data()), stored.bytes.size()});
+    run.infinite_scales = stored.infinite_count;
+    for (const TensorPlace& place : run.places) place.file->write_at(place.planned->scales->offset, stored.bytes);
+    run.scales = {};
+    run.piece_errors = {};
+    report(stored.bytes.size() * run.places.size());
   }
 
   // False when another worker failed and the turn never comes.
@@ -195,7 +220,8 @@ class Run {
   const uint64_t total_bytes_;
   uint64_t piece_count_ = 0;
   uint64_t piece_bytes_ = 0;                             // of the longest piece
-  std::vector<std::unique_ptr<TensorRun>> tensors_;      // in plan order, by first_piece
+  std::vector<std::unique_ptr<TensorRun>> tensors_;      // in the order of their sources, by first_piece
+  std::vector<PlannedRun> planned_;                      // in plan order
   std::vector<std::unique_ptr<WorkerBuffers>> buffers_;  // each touched by its worker only
   std::mutex mutex_;
   std::condition_variable turn_;

@@ -31,8 +31,8 @@ struct TensorResult {
   uint64_t offset = 0;
   uint64_t bytes = 0;
   std::string digest;           // XXH3-128 of the tensor's bytes as written
-  uint64_t overflow_count = 0;  // finite values that became infinite in f16
-  uint64_t nan_count = 0;
+  uint64_t overflow_count = 0;  // finite values that became infinite in f16; of scales: the infinite ones
+  uint64_t nan_count = 0;       // of a quantised tensor: NaNs among its weights, which raise no scale and become 127 (int4: -8)
   std::optional<QuantError> quant_error = {};  // of quantised tensors
   bool operator==(const TensorResult&) const = default;
 };
@@ -51,7 +51,8 @@ std::vector<TensorResult> execute(const Plan& plan, OutputDirectory& output, con
 // Bytes of buffers one worker holds: what a dry run reports.
 uint64_t worker_buffer_bytes();
 
-// A small tensor in memory (inline initialisers, biases folded by a target); throws internal above 64 MiB.
+// A small tensor in memory (inline initialisers, biases folded by a target); throws internal above 64 MiB and for a recipe that
+// quantizes.
 // `counts`, when given, receives its NaN and overflow counts.
 std::vector<std::byte> materialize(const Recipe& recipe, NumericCounts* counts = nullptr);
 

@@ -221,6 +221,7 @@ class Lowering {
     return std::visit(
         overloaded{
             [&](const SourceLeaf&) { return leaf(recipe); },
+            [&](const DequantizeLeaf&) { return leaf(recipe); },
             [&](const ConstantLeaf&) { return leaf(recipe); },
             [&](const ConstantI64Leaf&) { return leaf(recipe); },
             [&](const RandomLeaf&) { return leaf(recipe); },
@@ -236,6 +237,9 @@ class Lowering {
             },
             [&](const AffineOp& op) {
               return with_step(fragments_of(op.input), {ElementStep::Kind::affine, op.scale, op.offset, DType::f32});
+            },
+            [](const QuantizeOp&) -> std::vector<Fragment> {
+              throw Error(ErrorCode::internal, "quantize inside a recipe: got an operand, expected the root of a planned tensor");
             },
         },
         recipe.node().operation);
@@ -331,7 +335,8 @@ const Fragment* widest_turned(const LoweredTensor& tensor) {
   const Fragment* widest = nullptr;
   for (const Fragment& f : tensor.fragments) {
     if (f.rows == 1 || f.columns == 1 || f.in_column_stride == 1) continue;
-    if (!std::holds_alternative<SourceLeaf>(tensor.leaves[f.leaf].node().operation)) continue;
+    const Recipe& leaf = tensor.leaves[f.leaf];
+    if (find_operation<SourceLeaf>(leaf) == nullptr && find_operation<DequantizeLeaf>(leaf) == nullptr) continue;
     if (widest == nullptr || f.rows * f.columns > widest->rows * widest->columns) widest = &f;
   }
   return widest;
@@ -403,6 +408,19 @@ void cut(LoweredTensor& tensor, const PieceLimits& limits) {
 uint64_t packed_bytes(DType dtype, uint64_t elements) {
   const DTypeInfo& info = dtype_info(dtype);
   return elements / info.block_elements * info.block_bytes;
+}
+
+uint64_t LoweredTensor::most_piece_bytes() const { return packed_bytes(dtype, piece_elements); }
+
+Strips LoweredTensor::strips(uint64_t piece) const {
+  if (tile_columns == 0) {
+    const uint64_t begin = piece_begin(piece);
+    return {packed_bytes(dtype, begin), 1, packed_bytes(dtype, piece_end(piece) - begin), 0};
+  }
+  const Fragment& matrix = fragments.front();
+  const uint64_t begin = piece * tile_columns;
+  return {packed_bytes(dtype, begin), matrix.rows, packed_bytes(dtype, std::min(tile_columns, matrix.columns - begin)),
+          packed_bytes(dtype, matrix.columns)};
 }
 
 LoweredTensor lower(const Recipe& recipe, const PieceLimits& limits) {

@@ -40,6 +40,15 @@ struct PieceLimits {
   uint64_t staging_bytes = uint64_t{512} << 10;  // of one read that is converted on its way
 };
 
+// Where the bytes of a piece lie in its tensor: rows of `row_bytes`, `stride` bytes from one to the next.
+struct Strips {
+  uint64_t offset = 0;
+  uint64_t rows = 1;
+  uint64_t row_bytes = 0;
+  uint64_t stride = 0;
+  uint64_t bytes() const { return rows * row_bytes; }
+};
+
 // Pieces are contiguous ranges of the output, numbered in order; no table of them is kept. A matrix that is turned whole may be
 // cut into tiles instead, each the same columns of every row: its source is read in order. One more piece, without elements
 // of its own, makes the digest.
@@ -55,10 +64,14 @@ struct LoweredTensor {
   uint64_t piece_count = 0;
   uint64_t tile_columns = 0;  // 0: the pieces are ranges
 
+  bool tiled() const { return tile_columns > 0; }
+  uint64_t most_piece_bytes() const;
   uint64_t piece_begin(uint64_t piece) const { return piece * piece_elements; }
   uint64_t piece_end(uint64_t piece) const { return piece + 1 == piece_count ? elements : (piece + 1) * piece_elements; }
+  Strips strips(uint64_t piece) const;  // not of the piece that makes the digest
 };
 
+// Throws internal for a recipe that quantizes, which quantize.h lowers.
 LoweredTensor lower(const Recipe& recipe, const PieceLimits& limits = {});
 
 // Bytes of `elements` values, a multiple of the block length for block types.

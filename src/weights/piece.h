@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "weights/channel_reader.h"
 #include "weights/convert.h"
 #include "weights/lower.h"
 
@@ -33,12 +34,13 @@ class PieceMaker {
   explicit PieceMaker(const PieceLimits& limits = {});
   // Elements begin..end-1 of `tensor` to `out`, which is aligned for its type.
   NumericCounts make(const LoweredTensor& tensor, uint64_t begin, uint64_t end, std::byte* out);
-  // Columns begin..end-1 of every row of a tensor that is cut into tiles; the rows follow one another in `out`.
-  NumericCounts make_tile(const LoweredTensor& tensor, uint64_t begin, uint64_t end, std::byte* out);
+  // One of its pieces: the rows of its strips follow one another in `out`.
+  NumericCounts make_piece(const LoweredTensor& tensor, uint64_t piece, std::byte* out);
   static uint64_t buffer_bytes(const PieceLimits& limits);
 
  private:
   struct Job;
+  NumericCounts make_tile(const LoweredTensor& tensor, uint64_t begin, uint64_t end, std::byte* out);
   static Job job_of(const LoweredTensor& tensor, const Fragment& fragment);
   struct Span {
     const std::byte* data;
@@ -56,6 +58,7 @@ class PieceMaker {
   NumericCounts counts_;
   Buffer staging_;
   Buffer tile_;
+  ChannelReader channels_;
 };
 
 }  // namespace transload

@@ -11,6 +11,7 @@
 #include "io/file.h"
 #include "transload/error.h"
 #include "weights/lower.h"
+#include "weights/quantize.h"
 #include "weights/recipe_node.h"
 
 namespace transload {
@@ -29,6 +30,19 @@ struct Range {
   throw Error(ErrorCode::internal, what, {.file = file.name, .tensor = {}, .offset = {}});
 }
 
+void check_scales(const PlannedFile& file, const PlannedTensor& tensor) {
+  const bool quantizes = find_operation<QuantizeOp>(tensor.recipe) != nullptr;
+  if (quantizes == tensor.scales.has_value()) {
+    if (!quantizes) return;
+    const DType dtype = tensor.scales->dtype;
+    if (dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16) return;
+    refuse(file, fmt::format("scales '{}': got type '{}', expected f32, f16 or bf16", tensor.scales->name, dtype_name(dtype)));
+  }
+  refuse(file, fmt::format("tensor '{}' that {} scales: got {}, expected {}", tensor.name,
+                           quantizes ? "quantizes has no" : "does not quantize has", quantizes ? "none" : "some",
+                           quantizes ? "some" : "none"));
+}
+
 void check_file(const PlannedFile& file) {
   std::vector<Range> ranges;
   for (const PlannedBytes& fixed : file.bytes) {
@@ -38,6 +52,10 @@ void check_file(const PlannedFile& file) {
     if (tensor.recipe.empty()) refuse(file, fmt::format("tensor '{}' has no recipe: got nothing, expected one", tensor.name));
     ranges.push_back({tensor.offset, checked_add(tensor.offset, tensor.recipe.bytes(), "end of a planned tensor"),
                       fmt::format("tensor '{}'", tensor.name)});
+    check_scales(file, tensor);
+    if (!tensor.scales) continue;
+    ranges.push_back({tensor.scales->offset, checked_add(tensor.scales->offset, scales_bytes(tensor), "end of planned scales"),
+                      fmt::format("scales '{}'", tensor.scales->name)});
   }
   std::stable_sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   uint64_t taken = 0;
@@ -71,10 +89,36 @@ std::string strides_text(const Fragment& f) {
   return text;
 }
 
+void explain_fragments(const LoweredTensor& lowered, std::string& text) {
+  const auto out = std::back_inserter(text);
+  for (size_t i = 0; i < std::min<size_t>(lowered.fragments.size(), kFragmentsExplained); ++i) {
+    const Fragment& f = lowered.fragments[i];
+    fmt::format_to(out, "  fragment at element {}: {} <- {}\n", f.out, strides_text(f), leaf_text(lowered, f));
+  }
+  if (lowered.fragments.size() > kFragmentsExplained) {
+    fmt::format_to(out, "  ... {} more\n", lowered.fragments.size() - kFragmentsExplained);
+  }
+}
+
+void explain_quantize(const PlannedFile& file, const PlannedTensor& tensor, std::string& text) {
+  const auto out = std::back_inserter(text);
+  const LoweredQuant lowered = lower_quantize(tensor.recipe);
+  const QuantFormat& format = lowered.format;
+  fmt::format_to(out, "  scales {}@{} {} {}, {} for {} channels of {} values\n", file.name, tensor.scales->offset,
+                 tensor.scales->name, dtype_name(tensor.scales->dtype), quant_text(format), format.channels(), format.in);
+  fmt::format_to(out, "  {} bytes in {} pieces of {} channels, {} fragments\n", lowered.bytes(), lowered.piece_count,
+                 lowered.piece_channels, lowered.weight.fragments.size());
+  if (lowered.tiles > 0) {
+    fmt::format_to(out, "  a piece: {} bytes of every row; the last one: the digest\n", lowered.strips(0).row_bytes);
+  }
+  explain_fragments(lowered.weight, text);
+}
+
 void explain_tensor(const PlannedFile& file, const PlannedTensor& tensor, std::string& text) {
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "{}@{} {} {} {} = {}\n", file.name, tensor.offset, tensor.name, dtype_name(tensor.recipe.dtype()),
                  shape_text(tensor.recipe.shape()), tensor.recipe.text());
+  if (tensor.scales) return explain_quantize(file, tensor, text);
   const LoweredTensor lowered = lower(tensor.recipe);
   fmt::format_to(out, "  {} bytes in {} pieces of {} elements, {} fragments\n", lowered.bytes, lowered.piece_count,
                  lowered.piece_elements, lowered.fragments.size());
@@ -86,13 +130,7 @@ void explain_tensor(const PlannedFile& file, const PlannedTensor& tensor, std::s
                    packed_bytes(lowered.dtype, lowered.piece_end(piece)));
   }
   if (ranges > kPiecesExplained) fmt::format_to(out, "  ... {} more\n", ranges - kPiecesExplained);
-  for (size_t i = 0; i < std::min<size_t>(lowered.fragments.size(), kFragmentsExplained); ++i) {
-    const Fragment& f = lowered.fragments[i];
-    fmt::format_to(out, "  fragment at element {}: {} <- {}\n", f.out, strides_text(f), leaf_text(lowered, f));
-  }
-  if (lowered.fragments.size() > kFragmentsExplained) {
-    fmt::format_to(out, "  ... {} more\n", lowered.fragments.size() - kFragmentsExplained);
-  }
+  explain_fragments(lowered, text);
 }
 
 }  // namespace
@@ -106,9 +144,16 @@ uint64_t Plan::total_bytes() const {
 uint64_t Plan::tensor_bytes() const {
   uint64_t total = 0;
   for (const PlannedFile& file : files) {
-    for (const PlannedTensor& tensor : file.tensors) total = checked_add(total, tensor.recipe.bytes(), "size of a plan");
+    for (const PlannedTensor& tensor : file.tensors) {
+      total = checked_add(total, checked_add(tensor.recipe.bytes(), scales_bytes(tensor), "size of a plan"), "size of a plan");
+    }
   }
   return total;
+}
+
+uint64_t scales_bytes(const PlannedTensor& tensor) {
+  const QuantizeOp* op = find_operation<QuantizeOp>(tensor.recipe);
+  return op == nullptr || !tensor.scales ? 0 : packed_bytes(tensor.scales->dtype, op->format.channels());
 }
 
 PlannedFile planned_text(std::string name, std::string bytes) {

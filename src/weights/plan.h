@@ -39,9 +39,11 @@ struct PlannedFile {
 struct Plan {
   std::vector<PlannedFile> files;
   uint64_t total_bytes() const;   // of all files
-  uint64_t tensor_bytes() const;  // of all planned tensors: what progress counts
+  uint64_t tensor_bytes() const;  // of all planned tensors and scales: what progress counts
 };
 
+// Bytes of a tensor's scales; 0 without any.
+uint64_t scales_bytes(const PlannedTensor& tensor);
 // A file whose whole content is known now.
 PlannedFile planned_text(std::string name, std::string bytes);
 

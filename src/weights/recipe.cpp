@@ -12,21 +12,6 @@
 namespace transload {
 namespace {
 
-Recipe make(DType dtype, Shape shape, RecipeOperation operation) {
-  RecipeNode node;
-  node.dtype = dtype;
-  node.elements = element_count(shape);
-  node.bytes = tensor_bytes(dtype, shape);
-  node.shape = std::move(shape);
-  node.operation = std::move(operation);
-  return Recipe(std::make_shared<const RecipeNode>(std::move(node)));
-}
-
-template <class Operation>
-const Operation* find_operation(const Recipe& recipe) {
-  return std::get_if<Operation>(&recipe.node().operation);
-}
-
 // Whether `shape` can hold whole blocks of `dtype` along its last axis.
 bool holds_blocks(DType dtype, const Shape& shape) {
   const uint64_t block = dtype_info(dtype).block_elements;
@@ -67,6 +52,22 @@ void append_part(std::vector<Recipe>& parts, const Recipe& part, uint32_t axis) 
 
 }  // namespace
 
+Recipe make_recipe(DType dtype, Shape shape, RecipeOperation operation) {
+  RecipeNode node;
+  node.dtype = dtype;
+  node.elements = element_count(shape);
+  node.bytes = tensor_bytes(dtype, shape);
+  node.shape = std::move(shape);
+  node.operation = std::move(operation);
+  return Recipe(std::make_shared<const RecipeNode>(std::move(node)));
+}
+
+const InputFile& source_file(const TensorInfo& tensor) {
+  if (tensor.file != nullptr) return *tensor.file;
+  throw Error(ErrorCode::internal, "source without a file: got no file, expected an open one",
+              {.file = {}, .tensor = tensor.name, .offset = {}});
+}
+
 DType Recipe::dtype() const { return node_->dtype; }
 const Shape& Recipe::shape() const { return node_->shape; }
 uint64_t Recipe::bytes() const { return node_->bytes; }
@@ -79,21 +80,21 @@ Recipe source(const TensorInfo& tensor) {
                             dtype_name(tensor.dtype), tensor.bytes, expected),
                 {.file = {}, .tensor = tensor.name, .offset = tensor.offset});
   }
-  return make(tensor.dtype, tensor.shape, SourceLeaf{tensor});
+  return make_recipe(tensor.dtype, tensor.shape, SourceLeaf{tensor});
 }
 
 Recipe constant(Shape shape, std::vector<float> values) {
   require_count(shape, values.size());
-  return make(DType::f32, std::move(shape), ConstantLeaf{std::move(values)});
+  return make_recipe(DType::f32, std::move(shape), ConstantLeaf{std::move(values)});
 }
 
 Recipe constant_i64(Shape shape, std::vector<int64_t> values) {
   require_count(shape, values.size());
-  return make(DType::i64, std::move(shape), ConstantI64Leaf{std::move(values)});
+  return make_recipe(DType::i64, std::move(shape), ConstantI64Leaf{std::move(values)});
 }
 
 Recipe random(DType dtype, Shape shape, uint64_t seed, float stddev, float mean) {
-  return cast(make(DType::f32, std::move(shape), RandomLeaf{seed, stddev, mean}), dtype);
+  return cast(make_recipe(DType::f32, std::move(shape), RandomLeaf{seed, stddev, mean}), dtype);
 }
 
 Recipe slice(const Recipe& input, uint32_t axis, uint64_t begin, uint64_t end) {
@@ -127,7 +128,7 @@ Recipe slice(const Recipe& input, uint32_t axis, uint64_t begin, uint64_t end) {
   }
   Shape shape = input.shape();
   shape[axis] = end - begin;
-  return make(input.dtype(), std::move(shape), SliceOp{input, axis, begin, end});
+  return make_recipe(input.dtype(), std::move(shape), SliceOp{input, axis, begin, end});
 }
 
 Recipe concat(const std::vector<Recipe>& inputs, uint32_t axis) {
@@ -160,7 +161,7 @@ Recipe concat(const std::vector<Recipe>& inputs, uint32_t axis) {
   if (parts.empty()) return inputs.front();
   if (parts.size() == 1) return parts.front();
   shape[axis] = joined_size;
-  return make(inputs.front().dtype(), std::move(shape), ConcatOp{std::move(parts), axis});
+  return make_recipe(inputs.front().dtype(), std::move(shape), ConcatOp{std::move(parts), axis});
 }
 
 Recipe transpose(const Recipe& input) {
@@ -171,7 +172,7 @@ Recipe transpose(const Recipe& input) {
   if (const TransposeOp* inner = find_operation<TransposeOp>(input)) return inner->input;
   // Blocks run along the last axis and cannot be turned: their values are.
   if (is_block(input.dtype())) return transpose(cast(input, DType::f32));
-  return make(input.dtype(), {input.shape()[1], input.shape()[0]}, TransposeOp{input});
+  return make_recipe(input.dtype(), {input.shape()[1], input.shape()[0]}, TransposeOp{input});
 }
 
 Recipe reshape(const Recipe& input, Shape shape) {
@@ -184,7 +185,7 @@ Recipe reshape(const Recipe& input, Shape shape) {
   if (shape == input.shape()) return input;
   if (const ReshapeOp* inner = find_operation<ReshapeOp>(input)) return reshape(inner->input, std::move(shape));
   if (!holds_blocks(input.dtype(), shape)) return reshape(cast(input, DType::f32), std::move(shape));
-  return make(input.dtype(), std::move(shape), ReshapeOp{input});
+  return make_recipe(input.dtype(), std::move(shape), ReshapeOp{input});
 }
 
 Recipe unpair_rotary_rows(const Recipe& input, uint64_t heads) {
@@ -197,7 +198,7 @@ Recipe unpair_rotary_rows(const Recipe& input, uint64_t heads) {
                             shape_text(shape), heads));
   }
   if (shape[0] == 2 * heads) return input;  // one pair a head is in place
-  return make(input.dtype(), shape, UnpairRotaryRowsOp{input, heads});
+  return make_recipe(input.dtype(), shape, UnpairRotaryRowsOp{input, heads});
 }
 
 Recipe cast(const Recipe& input, DType dtype) {
@@ -210,7 +211,7 @@ Recipe cast(const Recipe& input, DType dtype) {
   if (const CastOp* inner = find_operation<CastOp>(input); inner != nullptr && input.dtype() == DType::f32) {
     return cast(inner->input, dtype);
   }
-  return make(dtype, input.shape(), CastOp{input});
+  return make_recipe(dtype, input.shape(), CastOp{input});
 }
 
 Recipe affine(const Recipe& input, float scale, float offset) {
@@ -220,7 +221,7 @@ Recipe affine(const Recipe& input, float scale, float offset) {
   if (inner != nullptr && inner->scale == 1.0F && scale == 1.0F && inner->offset + offset == 0.0F) {
     return cast(inner->input, DType::f32);
   }
-  return make(DType::f32, input.shape(), AffineOp{input, scale, offset});
+  return make_recipe(DType::f32, input.shape(), AffineOp{input, scale, offset});
 }
 
 }  // namespace transload

@@ -1,4 +1,5 @@
-// One node of a recipe expression: a leaf (stored, constant, random) or an operation on other recipes. Validated when built.
+// One node of a recipe expression: a leaf (stored, dequantised, constant, random) or an operation on other recipes. Validated
+// when built.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +9,18 @@
 #include <vector>
 
 #include "transload/recipe.h"
+#include "weights/quant_format.h"
 
 namespace transload {
 
 struct SourceLeaf {
   TensorInfo tensor;
+};
+// A quantised pair as f32 values.
+struct DequantizeLeaf {
+  TensorInfo weight;
+  TensorInfo scales;
+  QuantFormat format;
 };
 struct ConstantLeaf {
   std::vector<float> values;
@@ -54,9 +62,13 @@ struct AffineOp {
   float scale = 1;
   float offset = 0;
 };
+struct QuantizeOp {
+  Recipe input;
+  QuantFormat format;
+};
 
-using RecipeOperation = std::variant<SourceLeaf, ConstantLeaf, ConstantI64Leaf, RandomLeaf, SliceOp, ConcatOp, TransposeOp,
-                                     ReshapeOp, UnpairRotaryRowsOp, CastOp, AffineOp>;
+using RecipeOperation = std::variant<SourceLeaf, DequantizeLeaf, ConstantLeaf, ConstantI64Leaf, RandomLeaf, SliceOp, ConcatOp,
+                                     TransposeOp, ReshapeOp, UnpairRotaryRowsOp, CastOp, AffineOp, QuantizeOp>;
 
 struct RecipeNode {
   DType dtype = DType::f32;
@@ -65,6 +77,21 @@ struct RecipeNode {
   uint64_t bytes = 0;
   RecipeOperation operation;
 };
+
+Recipe make_recipe(DType dtype, Shape shape, RecipeOperation operation);
+
+// Equal for equal recipes, as a hash is.
+uint64_t recipe_hash(const Recipe& recipe);
+// The open file of a stored tensor; throws internal when there is none.
+const InputFile& source_file(const TensorInfo& tensor);
+// The stored tensor that a recipe reads first, or nullptr.
+const TensorInfo* first_source(const Recipe& recipe);
+
+// The operation at the root of a recipe when it is of this kind, or nullptr.
+template <class Operation>
+const Operation* find_operation(const Recipe& recipe) {
+  return std::get_if<Operation>(&recipe.node().operation);
+}
 
 // visit(overloaded{[](const SliceOp& slice) {...}, ...}, node.operation)
 template <class... Functions>

@@ -141,6 +141,110 @@ TEST(DecodeStep, GroupsNoLayerUsesHaveNoInputs) {
   EXPECT_TRUE(has_port(full.contract.inputs, "cos_full"));
 }
 
+TEST(DecodeStep, BlockSparseLayersShareAMaskOfOneRowForEachHead) {
+  FixtureShape shape = small();
+  shape.pattern = "FBSCB";
+  StepOptions options;
+  options.context = 32;
+  for (const uint32_t query : {1U, 4U}) {
+    options.query = query;
+    const DecodeStep step = build_decode_step(fixture_model(shape), options);
+    std::vector<std::string> masks;
+    for (const Port& p : step.contract.inputs) {
+      if (p.role == PortRole::mask) masks.push_back(p.name);
+    }
+    EXPECT_EQ(masks, (std::vector<std::string>{"mask_sw", "mask_blocksparse", "mask_blocksparse_2", "mask_full"}));
+    EXPECT_EQ(port(step.contract.inputs, "mask_blocksparse").shape, (Shape{1, 4, query, 32 + query}));
+    EXPECT_EQ(port(step.contract.inputs, "mask_full").shape, (Shape{1, 1, query, 32 + query}));
+    EXPECT_EQ(find_mask_group(step.contract, "blocksparse")->block_sparse, (BlockSparse{64, 16, 8, 1}));
+    EXPECT_EQ(find_mask_group(step.contract, "blocksparse_2")->block_sparse, (BlockSparse{64, 8, 8, 0}));
+    EXPECT_EQ(find_mask_group(step.contract, "blocksparse")->heads, 4U);
+    EXPECT_EQ(step.contract.caches[1].rule, SlotRule::append);
+    EXPECT_EQ(step.contract.caches[1].slots, 32U);
+    EXPECT_EQ(step.contract.caches[4].mask_group, "blocksparse");
+    // The mask takes the shape of the scores: query heads folded onto their two key heads.
+    EXPECT_EQ(step.graph.value(step.graph.find("layers_1_attn_mask")).shape,
+              query == 1 ? (Shape{1, 2, 2, 33}) : (Shape{2, 2, 4, 36}));
+  }
+  options.layers = {LayerRange::Kind::full, 0, 0};
+  shape.pattern = "SBF";
+  EXPECT_EQ(build_decode_step(fixture_model(shape), options).contract.first_layer, 1U);
+}
+
+const Node& node_of(const Graph& graph, const std::string& output) {
+  const ValueId id = graph.find(output);
+  return *std::find_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.output == id; });
+}
+
+TEST(DecodeStep, ExpertsAreAllComputedAndWeightedByTheRouting) {
+  FixtureShape shape = small();
+  shape.experts = 3;
+  shape.activation = Activation::silu;
+  StepOptions options;
+  options.context = 32;
+  options.query = 4;
+  options.weights = options.compute = DType::f16;
+  const Graph graph = build_decode_step(fixture_model(shape), options).graph;
+  const auto type = [&](const std::string& name) {
+    const Value& value = graph.value(graph.find(name));
+    return std::pair{value.dtype, value.shape};
+  };
+  // A rounded logit would choose another expert.
+  EXPECT_EQ(type("layers_1_mlp_router"), (std::pair{DType::f32, Shape{4, 3}}));
+  EXPECT_EQ(type("layers_1_mlp_routing"), (std::pair{DType::f32, Shape{4, 3}}));
+  EXPECT_EQ(type("layers_1_mlp_router_first_place").first, DType::boolean);
+  for (int expert = 0; expert < 3; ++expert) {
+    const std::string prefix = "layers_1_mlp_expert_" + std::to_string(expert);
+    for (const char* part : {"_gate", "_up", "_act", "_product"}) {
+      EXPECT_EQ(type(prefix + part), (std::pair{DType::f16, Shape{4, 24}})) << part;
+    }
+    EXPECT_EQ(type(prefix + "_down"), (std::pair{DType::f16, Shape{4, 16}}));
+    EXPECT_EQ(type(prefix + "_weight"), (std::pair{DType::f16, Shape{4, 1}}));
+    EXPECT_EQ(node_of(graph, prefix + "_weight").integer("begin"), expert);
+  }
+  EXPECT_EQ(node_of(graph, "layers_1_mlp_down").op, Op::add);
+}
+
+TEST(DecodeStep, LayerNormsCentreInFp32AndAddTheirBias) {
+  FixtureShape shape = small();
+  shape.layer_norm = true;
+  StepOptions options;
+  options.context = 32;
+  options.weights = options.compute = DType::f16;
+  const Graph graph = build_decode_step(fixture_model(shape), options).graph;
+  EXPECT_EQ(node_of(graph, "layers_0_mlp_norm_centered").op, Op::sub);
+  EXPECT_EQ(graph.value(graph.find("layers_0_mlp_norm_bias")).dtype, DType::f32);
+  EXPECT_EQ(graph.value(graph.find("layers_0_mlp_norm_biased")).dtype, DType::f32);
+  EXPECT_EQ(graph.value(graph.find("layers_0_mlp_norm")).dtype, DType::f16);
+}
+
+TEST(DecodeStep, LimitsClampTheGateFromAboveAndUpFromBothSides) {
+  FixtureShape shape = small();
+  shape.limit = 20.0F;
+  shape.activation = Activation::quick_gelu;
+  StepOptions options;
+  options.context = 32;
+  const Graph graph = build_decode_step(fixture_model(shape), options).graph;
+  EXPECT_EQ(node_of(graph, "layers_0_mlp_gate_clamped").op, Op::min);
+  EXPECT_EQ(node_of(graph, "layers_0_mlp_up_floored").op, Op::max);
+  EXPECT_EQ(node_of(graph, "layers_0_mlp_up_clamped").op, Op::min);
+  EXPECT_EQ(node_of(graph, "layers_0_mlp_up_offset").op, Op::add);
+  EXPECT_EQ(node_of(graph, "layers_0_mlp_act").inputs.front(), graph.find("layers_0_mlp_gate_clamped"));
+}
+
+TEST(DecodeStep, LogitsTakeTheirBiasBeforeTheirFactor) {
+  FixtureShape shape = small();
+  shape.head_bias = true;
+  StepOptions options;
+  options.context = 32;
+  EXPECT_EQ(node_of(build_decode_step(fixture_model(shape), options).graph, "logits").inputs.size(), 3U);
+  shape.logits_factor = 0.5F;
+  const DecodeStep step = build_decode_step(fixture_model(shape), options);
+  EXPECT_EQ(node_of(step.graph, "logits").op, Op::mul);
+  EXPECT_EQ(node_of(step.graph, "lm_head").inputs.size(), 3U);
+  EXPECT_EQ(step.contract.outputs.front().name, "logits");
+}
+
 TEST(DecodeStep, SliceRestartsCacheNamesAndKeepsWeightIndices) {
   StepOptions options;
   options.context = 32;
@@ -262,7 +366,20 @@ INSTANTIATE_TEST_SUITE_P(
                   s.activation = Activation::silu;
                   o.gelu = GeluForm::tanh;
                 },
-                "got activation silu"},
+                "got a model without GELU"},
+        Refusal{"gelu_of_a_quick_gelu_model",
+                [](FixtureShape& s, StepOptions& o) {
+                  s.activation = Activation::quick_gelu;
+                  o.gelu = GeluForm::exact;
+                },
+                "got a model without GELU"},
+        Refusal{"gelu_of_silu_experts",
+                [](FixtureShape& s, StepOptions& o) {
+                  s.experts = 2;
+                  s.activation = Activation::silu;
+                  o.gelu = GeluForm::tanh;
+                },
+                "got a model without GELU"},
         Refusal{"no_sliding_layer",
                 [](FixtureShape& s, StepOptions& o) {
                   s.pattern = "FF";

@@ -1,6 +1,7 @@
 // A decoder description with random weights in any dimensions: nothing is evaluated, so real sizes cost nothing.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "transload/decoder_model.h"
@@ -8,7 +9,7 @@
 namespace transload {
 
 struct FixtureShape {
-  std::string pattern = "SSSF";  // one letter a layer: S slides, F attends to everything
+  std::string pattern = "SSSF";  // one letter a layer: S slides, F attends to everything, B and C are block-sparse
   uint32_t window = 512;
   uint32_t hidden = 2048;
   uint32_t intermediate = 6656;
@@ -23,12 +24,32 @@ struct FixtureShape {
   bool four_norms = false;
   float embedding_factor = 1.0F;
   Activation activation = Activation::gelu_erf;
+  bool layer_norm = false;                    // with biases
+  std::optional<float> limit = std::nullopt;  // of the MLP, with an offset of 1
+  uint32_t experts = 0;                       // 0: one MLP a layer
+  bool head_bias = false;
+  float logits_factor = 1.0F;
 };
 
 inline DecoderModel fixture_model(const FixtureShape& shape = {}) {
   uint64_t seed = 0;
   const auto matrix = [&](uint64_t out, uint64_t in) { return Linear{random(DType::bf16, {out, in}, ++seed, 0.02F), {}}; };
-  const auto norm = [&](uint64_t width) { return Norm{random(DType::bf16, {width}, ++seed, 0.1F, 1.0F), 1e-6}; };
+  const auto norm = [&](uint64_t width) {
+    Norm made{random(DType::bf16, {width}, ++seed, 0.1F, 1.0F), 1e-6};
+    if (shape.layer_norm) made.kind = NormKind::layer;
+    if (shape.layer_norm) made.bias = random(DType::bf16, {width}, ++seed, 0.1F);
+    return made;
+  };
+  const auto mlp = [&] {
+    Mlp made;
+    made.activation = shape.activation;
+    made.limit = shape.limit;
+    made.up_offset = shape.limit ? 1.0F : 0.0F;
+    made.gate = matrix(shape.intermediate, shape.hidden);
+    made.up = matrix(shape.intermediate, shape.hidden);
+    made.down = matrix(shape.hidden, shape.intermediate);
+    return made;
+  };
   DecoderModel model;
   model.family = "fixture";
   model.hidden_size = shape.hidden;
@@ -39,6 +60,8 @@ inline DecoderModel fixture_model(const FixtureShape& shape = {}) {
   model.embedding_factor = shape.embedding_factor;
   model.tied_head = shape.tied;
   model.head = shape.tied ? model.embedding : matrix(shape.vocab, shape.hidden).weight;
+  if (shape.head_bias) model.head_bias = random(DType::bf16, {shape.vocab}, ++seed, 0.1F);
+  model.logits_factor = shape.logits_factor;
   model.final_norm = norm(shape.hidden);
   const uint32_t full_width = shape.head_dim / 4;
   model.rope_groups.push_back({"sw", shape.head_dim, std::vector<float>(shape.head_dim / 2, 1.0F), 1.0F});
@@ -53,6 +76,8 @@ inline DecoderModel fixture_model(const FixtureShape& shape = {}) {
     }
     Attention& attention = layer.attention;
     if (kind == 'S') attention.window = shape.window;
+    if (kind == 'B') attention.block_sparse = BlockSparse{64, 16, 8, 1};
+    if (kind == 'C') attention.block_sparse = BlockSparse{64, 8, 8, 0};
     attention.rope_group = kind == 'S' ? 0 : 1;
     attention.heads = shape.heads;
     attention.kv_heads = shape.kv_heads;
@@ -67,10 +92,12 @@ inline DecoderModel fixture_model(const FixtureShape& shape = {}) {
       attention.k_norm = norm(shape.head_dim);
     }
     if (shape.head_gate) attention.head_gate = matrix(shape.heads, shape.hidden);
-    layer.mlp.activation = shape.activation;
-    layer.mlp.gate = matrix(shape.intermediate, shape.hidden);
-    layer.mlp.up = matrix(shape.intermediate, shape.hidden);
-    layer.mlp.down = matrix(shape.hidden, shape.intermediate);
+    if (shape.experts == 0) {
+      layer.mlp = mlp();
+    } else {
+      layer.experts = Experts{ExpertRouting::sparse_mixer, 2, 0.01, matrix(shape.experts, shape.hidden), {}};
+      for (uint32_t i = 0; i < shape.experts; ++i) layer.experts->experts.push_back(mlp());
+    }
     model.layers.push_back(std::move(layer));
   }
   return model;

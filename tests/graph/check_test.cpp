@@ -112,6 +112,14 @@ const FaultRow kFaults[] = {
      "uses of 'spare': got 0, expected at least 1"},
     {"UnusedNode", [](Sample& s) { s.graph.add_node(Op::neg, "spare", {s.x}); }, "uses of 'spare': got 0, expected at least 1"},
     {"OutputThatNoNodeMakes", [](Sample& s) { s.graph.add_output(s.x); }, "graph output: got 'x', expected the output of a node"},
+    {"BooleanInput",
+     [](Sample& s) {
+       const ValueId flags = s.graph.add_input("flags", DType::boolean, {1, 2});
+       s.graph.add_output(s.graph.add_node(Op::where, "chosen", {flags, s.x, s.w}));
+     },
+     "type of 'flags': got boolean, expected it of results of nodes only"},
+    {"BooleanOutput", [](Sample& s) { s.graph.add_output(s.graph.add_node(Op::greater, "flags", {s.x, s.w})); },
+     "type of graph output 'flags': got boolean, expected numbers"},
     {"OutputTwice", [](Sample& s) { s.graph.add_output(s.y); }, "graph output: got 'y' twice, expected it once"},
 };
 INSTANTIATE_TEST_SUITE_P(Rows, CheckGraphFinds, testing::ValuesIn(kFaults),

@@ -23,6 +23,7 @@ struct Type {
 Type f32(Shape shape) { return {DType::f32, std::move(shape)}; }
 Type f16(Shape shape) { return {DType::f16, std::move(shape)}; }
 Type i32(Shape shape) { return {DType::i32, std::move(shape)}; }
+Type boolean(Shape shape) { return {DType::boolean, std::move(shape)}; }
 
 using Ints = std::vector<int64_t>;
 Attribute axis(int64_t value) { return {"axis", value}; }
@@ -73,7 +74,15 @@ const GoodRow kGood[] = {
     {Op::sub, {f32({1}), f32({4, 1, 3})}, {}, f32({4, 1, 3})},
     {Op::mul, {f16({2, 1, 3}), f16({5, 1})}, {}, f16({2, 5, 3})},
     {Op::div, {i32({4}), i32({1})}, {}, i32({4})},
+    {Op::max, {f16({2, 1}), f16({3})}, {}, f16({2, 3})},
+    {Op::min, {f32({2, 3}), f32({1})}, {}, f32({2, 3})},
+    {Op::equal, {{DType::i64, {1, 4}}, {DType::i64, {2, 1}}}, {}, boolean({2, 4})},
+    {Op::equal, {f16({2}), f16({2})}, {}, boolean({2})},
+    {Op::greater, {f32({2, 4}), f32({1})}, {}, boolean({2, 4})},
+    {Op::where, {boolean({2, 4}), f32({1}), f32({2, 1})}, {}, f32({2, 4})},
+    {Op::where, {boolean({1}), i32({3, 1}), i32({5})}, {}, i32({3, 5})},
     {Op::neg, {i32({2, 2})}, {}, i32({2, 2})},
+    {Op::abs, {f16({2, 2})}, {}, f16({2, 2})},
     {Op::sqrt, {f16({2})}, {}, f16({2})},
     {Op::sigmoid, {f32({1, 2})}, {}, f32({1, 2})},
     {Op::tanh, {f32({1, 2})}, {}, f32({1, 2})},
@@ -83,6 +92,8 @@ const GoodRow kGood[] = {
     {Op::softmax, {f32({1, 2, 3, 4})}, {axis(3)}, f32({1, 2, 3, 4})},
     {Op::reduce_mean, {f32({2, 3, 4})}, {{"axes", Ints{2}}}, f32({2, 3, 1})},
     {Op::reduce_mean, {f32({2, 3, 4})}, {{"axes", Ints{0, 2}}}, f32({1, 3, 1})},
+    {Op::reduce_max, {f16({2, 3, 4})}, {{"axes", Ints{0, 2}}}, f16({1, 3, 1})},
+    {Op::argmax, {f32({2, 3, 4})}, {axis(1)}, {DType::i64, {2, 1, 4}}},
     {Op::gemm, {f32({2, 3}), f32({5, 3})}, {}, f32({2, 5})},
     {Op::gemm, {f32({2, 3}), f32({5, 3}), f32({5})}, {}, f32({2, 5})},
     {Op::matmul, {f32({2, 3}), f32({3, 5})}, {}, f32({2, 5})},
@@ -139,6 +150,21 @@ const BadRow kBad[] = {
     {Op::div, {f32({2}), f32({2})}, {axis(0)}, "attributes: got [axis], expected []"},
     {Op::neg, {{DType::q8_0, {32}}}, {}, "operand type: got q8_0, expected f32, f16, bf16, i32 or i64"},
     {Op::sqrt, {i32({2})}, {}, "operand type: got i32, expected f32, f16 or bf16"},
+    {Op::abs, {i32({2})}, {}, "operand type: got i32, expected f32, f16 or bf16"},
+    {Op::max, {i32({2}), i32({2})}, {}, "operand type: got i32, expected f32, f16 or bf16"},
+    {Op::min, {f32({2}), f32({3})}, {}, "shapes do not broadcast: got [2] and [3]"},
+    {Op::equal, {boolean({2}), boolean({2})}, {}, "operand type: got boolean, expected f32, f16, bf16, i32 or i64"},
+    {Op::greater, {f32({2}), f16({2})}, {}, "operand types differ: got f16, expected f32"},
+    {Op::where, {f32({2}), f32({2}), f32({2})}, {}, "type of 'a': got f32, expected boolean"},
+    {Op::where, {boolean({2}), boolean({2}), boolean({2})}, {}, "operand type: got boolean"},
+    {Op::where, {boolean({2}), f32({2}), f16({2})}, {}, "operand types differ: got f16, expected f32"},
+    {Op::where, {boolean({2}), f32({1}), f32({3})}, {}, "shapes do not broadcast: got [2] and [3]"},
+    {Op::add, {boolean({2}), boolean({2})}, {}, "operand type: got boolean, expected f32, f16, bf16, i32 or i64"},
+    {Op::cast, {boolean({2})}, to(DType::f32), "operand type: got boolean, expected f32, f16, bf16, i32 or i64"},
+    {Op::cast, {f32({2})}, to(DType::boolean), "attribute 'to': got boolean, expected f32, f16, bf16, i32 or i64"},
+    {Op::reduce_max, {f32({2, 3})}, {{"axes", Ints{1, 0}}}, "attribute 'axes': got [1, 0], expected ascending axes"},
+    {Op::argmax, {{DType::i64, {2}}}, {axis(0)}, "operand type: got i64, expected f32, f16 or bf16"},
+    {Op::argmax, {f32({2, 3})}, {axis(2)}, "axis: got 2, expected 0 <= axis < 2"},
     {Op::gelu, {f32({2})}, {{"approximate", "fast"}}, "attribute 'approximate': got 'fast', expected 'none' or 'tanh'"},
     {Op::gelu, {f32({2})}, {{"approximate", int64_t{1}}}, "attribute 'approximate' of gelu: got an integer, expected a text"},
     {Op::softmax, {f32({2, 3})}, {axis(2)}, "axis: got 2, expected 0 <= axis < 2"},

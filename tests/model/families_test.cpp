@@ -37,6 +37,11 @@ TEST(Families, BuildEveryGoldenCheckpoint) {
                             {"llama_tied_fp16", "llama", 4 * 9 + 2},
                             {"mistral", "mistral", 4 * 9 + 3},
                             {"gemma3", "gemma3", 6 * 13 + 2},
+                            {"phi3", "phi3", 4 * 6 + 3},
+                            {"phi3_longrope", "phi3", 4 * 6 + 3},
+                            {"phi4_mini", "phi3", 4 * 6 + 2},
+                            {"phimoe", "phimoe", 4 * (12 + 1 + 4 * 3) + 5},
+                            {"phi3small_unofficial", "phi3small", 4 * 12 + 3},
                             {"llama_gguf_q8_0", "llama", 4 * 9 + 3, true},
                             {"llama_gguf_f16", "llama", 4 * 9 + 2, true}};
   for (const GoldenRow& row : rows) {
@@ -50,7 +55,7 @@ TEST(Families, BuildEveryGoldenCheckpoint) {
 }
 
 TEST(Families, BothConfigSpellingsGiveTheSameModel) {
-  for (const char* name : {"llama", "llama_tied_fp16", "mistral", "gemma3"}) {
+  for (const char* name : {"llama", "llama_tied_fp16", "mistral", "gemma3", "phi3", "phi3_longrope", "phi4_mini", "phimoe"}) {
     EXPECT_EQ(text_of(golden(name)), text_of(golden(name, "config_v4.json"))) << name;
   }
 }
@@ -98,7 +103,7 @@ TEST(Families, ExpectedTensorsComeInLayerOrderWithTheirMeans) {
 
 TEST(Families, TheTableNamesEveryFamilyOnce) {
   const std::vector<std::string> names = family_names();
-  EXPECT_THAT(names, ElementsAre("spark", "llama", "mistral", "gemma3"));
+  EXPECT_THAT(names, ElementsAre("spark", "llama", "mistral", "gemma3", "phi3", "phi3small", "phimoe"));
 }
 
 TEST(SparkFamily, MixesSlidingAndFullLayersWithTheirOwnRotaryWidths) {

@@ -84,32 +84,44 @@ inline std::string text_of(const Recipe& recipe) {
   return recipe.empty() ? "none" : fmt::format("{} {} {}", recipe.text(), dtype_name(recipe.dtype()), shape_text(recipe.shape()));
 }
 inline std::string text_of(const Norm& norm) {
-  return fmt::format("{} eps {}", text_of(norm.weight), static_cast<float>(norm.epsilon));
+  return fmt::format("{} eps {} kind {} bias {}", text_of(norm.weight), static_cast<float>(norm.epsilon),
+                     static_cast<int>(norm.kind), text_of(norm.bias));
 }
 inline std::string text_of(const std::optional<Norm>& norm) { return norm ? text_of(*norm) : "none"; }
 inline std::string text_of(const Linear& linear) { return text_of(linear.weight) + " bias " + text_of(linear.bias); }
+inline std::string text_of(const std::optional<BlockSparse>& sparse) {
+  if (!sparse) return "none";
+  return fmt::format("{}/{}/{}/{}", sparse->block, sparse->local_blocks, sparse->vertical_stride, sparse->head_step);
+}
+inline std::string text_of(const Mlp& mlp) {
+  return fmt::format("mlp: activation {} limit {} offset {}\n    {}\n    {}\n    {}", static_cast<int>(mlp.activation),
+                     mlp.limit.value_or(-1), mlp.up_offset, text_of(mlp.gate), text_of(mlp.up), text_of(mlp.down));
+}
 
 // Every field of a model, one a line; two models are equal when their texts are.
 inline std::string text_of(const DecoderModel& model) {
   std::string text =
-      fmt::format("{} hidden {} mlp {} vocab {} positions {} factor {} tied {} bos {} eos {}\n", model.family, model.hidden_size,
-                  model.intermediate_size, model.vocab_size, model.max_positions, model.embedding_factor, model.tied_head,
-                  model.bos_token.value_or(-1), fmt::join(model.eos_tokens, ","));
-  text +=
-      "embedding " + text_of(model.embedding) + "\nhead " + text_of(model.head) + "\nnorm " + text_of(model.final_norm) + "\n";
+      fmt::format("{} hidden {} mlp {} vocab {} positions {} factor {} logits {} tied {} bos {} eos {}\n", model.family,
+                  model.hidden_size, model.intermediate_size, model.vocab_size, model.max_positions, model.embedding_factor,
+                  model.logits_factor, model.tied_head, model.bos_token.value_or(-1), fmt::join(model.eos_tokens, ","));
+  text += "embedding " + text_of(model.embedding) + "\nhead " + text_of(model.head) + " bias " + text_of(model.head_bias) +
+          "\nnorm " + text_of(model.final_norm) + "\n";
   for (const RopeGroup& group : model.rope_groups) {
     text += fmt::format("rope {} {} factor {}: {}\n", group.name, group.width, group.attention_factor,
                         fmt::join(group.inv_freq, " "));
   }
   for (const Layer& layer : model.layers) {
     const Attention& attention = layer.attention;
-    text += fmt::format("layer: window {} rope {} heads {}/{} x {} scale {} gate {} activation {}\n",
-                        attention.window ? int64_t{*attention.window} : -1, attention.rope_group, attention.heads,
-                        attention.kv_heads, attention.head_dim, attention.scale, static_cast<int>(attention.gate_activation),
-                        static_cast<int>(layer.mlp.activation));
-    for (const Linear* part :
-         {&attention.q, &attention.k, &attention.v, &attention.o, &layer.mlp.gate, &layer.mlp.up, &layer.mlp.down}) {
-      text += "  " + text_of(*part) + "\n";
+    text += fmt::format("layer: window {} sparse {} rope {} heads {}/{} x {} scale {} gate {}\n",
+                        attention.window ? int64_t{*attention.window} : -1, text_of(attention.block_sparse), attention.rope_group,
+                        attention.heads, attention.kv_heads, attention.head_dim, attention.scale,
+                        static_cast<int>(attention.gate_activation));
+    for (const Linear* part : {&attention.q, &attention.k, &attention.v, &attention.o}) text += "  " + text_of(*part) + "\n";
+    text += "  " + text_of(layer.mlp) + "\n";
+    if (layer.experts) {
+      text += fmt::format("  experts: routing {} chosen {} jitter {} router {}\n", static_cast<int>(layer.experts->routing),
+                          layer.experts->chosen, layer.experts->jitter, text_of(layer.experts->router));
+      for (const Mlp& expert : layer.experts->experts) text += "  " + text_of(expert) + "\n";
     }
     text += "  head gate " + (attention.head_gate ? text_of(*attention.head_gate) : std::string("none")) + "\n";
     for (const std::string& norm :

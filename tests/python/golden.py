@@ -8,21 +8,23 @@ from transload.runner import Runner
 from transload.safetensors_file import read_tensors
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "decoders"
-NAMES = ("spark", "spark_3shard_fp32", "llama", "llama_tied_fp16", "llama_gguf_q8_0", "llama_gguf_f16", "mistral", "gemma3")
+NAMES = ("spark", "spark_3shard_fp32", "llama", "llama_tied_fp16", "llama_gguf_q8_0", "llama_gguf_f16", "mistral", "gemma3",
+         "phi3", "phi3_longrope", "phi4_mini", "phimoe", "phi3small_unofficial")
+SHORT_NAMES = ("phi3_longrope", "phi4_mini", "phimoe")  # those with a second run, in the short regime of longrope
 HALF_SOURCES = ("bf16", "fp16", "F16")  # stored types whose values are f16 values as well
 
 
 class Golden:
 
-    def __init__(self, name):
+    def __init__(self, name, file="golden.safetensors"):
         self.name = name
         self.about = json.loads((FOLDER / name / "about.json").read_text())
-        run = self.about["goldens"]["golden.safetensors"]
+        run = self.about["goldens"][file]
         self.tolerance = run["tolerance"]["fp32_max_abs_logits"]
         self.f16_tolerance = run["tolerance"]["fp16_graph_max_abs_logits"]
         self.prompt = run["prompt_len"]
         self.margin = run["stats"]["greedy_margin_min"]
-        tensors = {key: np.array(value) for key, value in read_tensors(FOLDER / name / "golden.safetensors").items()}
+        tensors = {key: np.array(value) for key, value in read_tensors(FOLDER / name / file).items()}
         self.tokens, self.logits, self.hidden = tensors["tokens"], tensors["logits"], tensors["hidden"]
         self.pre_norm, self.keys, self.values = tensors["pre_norm"], tensors["k"], tensors["v"]
         self.read = len(self.logits)  # positions with reference logits

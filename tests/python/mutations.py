@@ -425,6 +425,11 @@ def returned_window_off_by_one(name):
     return each_step(edit)
 
 
+def swapped_experts(layer, first, second):
+    return both(*(swapped_tensors(f"layers_{layer}_mlp_expert_{first}_{part}_weight",
+                                  f"layers_{layer}_mlp_expert_{second}_{part}_weight") for part in ("gate", "up", "down")))
+
+
 # Contract
 
 

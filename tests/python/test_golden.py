@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from golden import HALF_SOURCES, NAMES, Golden, run_in_pieces, worst, write_tensors
+from golden import HALF_SOURCES, NAMES, SHORT_NAMES, Golden, run_in_pieces, worst, write_tensors
 from transload.error import UsageError
 from transload.runner import Runner as AnyRunner
 from transload.safetensors_file import read_tensors
@@ -15,6 +15,8 @@ ONE_BY_ONE = [(1, 1)]
 EIGHTS_THEN_ONES = [(8, 8), (8, 5), (8, 8), (8, 3), (1, 1)]
 EIGHTS = [(8, 3), (8, 8), (8, 1), (8, 7), (8, 8)]
 SOME = ("spark", "gemma3", "mistral", "llama_gguf_q8_0")
+DIALECTS = SOME + ("phimoe", "phi3small_unofficial")
+BLOCK_SPARSE = ("phi3small_unofficial", )  # its even layers
 Runner = functools.partial(AnyRunner, threads=1)  # these graphs are too small to share
 goldens = {name: Golden(name) for name in NAMES}
 
@@ -56,6 +58,16 @@ def test_f16_weights_keep_f32_accuracy_where_the_source_fits(export, name, layou
     check_logits(golden, logits, tolerance, greedy=exact or golden.margin > 2 * tolerance)
 
 
+@pytest.mark.parametrize("layout", ["ring", "roll"])
+@pytest.mark.parametrize("name", SHORT_NAMES)
+def test_a_context_within_the_original_length_takes_the_short_regime(export, name, layout):
+    golden = Golden(name, "golden_short.safetensors")
+    runner = Runner(export(golden.checkpoint, "--context", golden.read, "--q", "1,8", "--cache-layout", layout))
+    check_logits(golden, run_in_pieces(runner, golden.tokens[:golden.read], EIGHTS_THEN_ONES))
+    longer = Runner(export(golden.checkpoint, "--context", golden.read + 1, "--q", 1))
+    assert worst(longer.feed(golden.tokens[:golden.read], all_rows=True), golden.logits) > 0.1
+
+
 def test_f16_weights_are_the_matrices_rounded_to_nearest_and_nothing_else(export, tmp_path):
     golden = goldens["spark_3shard_fp32"]
     tensors = {}
@@ -91,7 +103,7 @@ def test_f16_compute_is_close(export, name, layout):
     ["--linear", "conv1x1", "--rope-width", "half", "--inputs", "ids", "--cache-layout", "roll", "--weights", "fp16"],
 ],
                          ids=" ".join)
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", DIALECTS)
 def test_every_dialect_computes_the_same(export, name, options):
     golden = goldens[name]
     runner = Runner(export(golden.checkpoint, "--context", 64, "--q", "1,8", *options))
@@ -179,7 +191,8 @@ def test_first_sliding_or_full_layer(export, transload, tmp_path, name, kind):
     runner = Runner(export(golden.checkpoint, "--context", 32, "--layers", kind, "--no-head"))
     assert [c.model_layer for c in runner.contract.step(1, 32).caches] == layers[:1]
     roles = {port.role for port in runner.contract.step(1, 32).inputs}
-    assert {p.group for p in runner.contract.step(1, 32).inputs if p.role == "mask"} == {"sw" if kind == "sliding" else "full"}
+    mask = "sw" if kind == "sliding" else "blocksparse" if name in BLOCK_SPARSE else "full"
+    assert {p.group for p in runner.contract.step(1, 32).inputs if p.role == "mask"} == {mask}
     assert roles >= {"mask", "k_cache", "v_cache"}
     rows = golden.hidden[layers[0]] if layers[0] else golden.tokens[:golden.prompt]
     assert worst(run_in_pieces(runner, rows, ONE_BY_ONE), golden.after_layer(layers[0] + 1)) <= golden.tolerance

@@ -12,8 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TRANSLOAD_BUILD", ROOT / "build" / "release"))
 OPS = {
-    "Add", "Cast", "Concat", "Conv", "Div", "Erf", "Gather", "Gelu", "Gemm", "MatMul", "Mul", "Neg", "ReduceMean", "Reshape",
-    "Sigmoid", "Slice", "Softmax", "Sqrt", "Sub", "Tanh", "Transpose",
+    "Abs", "Add", "ArgMax", "Cast", "Concat", "Conv", "Div", "Equal", "Erf", "Gather", "Gelu", "Gemm", "Greater", "MatMul", "Max",
+    "Min", "Mul", "Neg", "ReduceMax", "ReduceMean", "Reshape", "Sigmoid", "Slice", "Softmax", "Sqrt", "Sub", "Tanh", "Transpose",
+    "Where",
 }
 
 

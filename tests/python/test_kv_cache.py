@@ -7,7 +7,7 @@ import pytest
 from golden import Golden, run_in_pieces, worst
 from tiny_model import HEAD_DIM, HEADS, HIDDEN, MAX_POSITIONS, ROPE_WIDTH, VOCAB, TinyModel, contract_of
 from transload.contract import Contract
-from transload.error import CacheError
+from transload.error import CacheError, ContractError
 from transload.kv_cache import KvCache
 from transload.runner import Runner
 
@@ -101,6 +101,59 @@ def test_masks_open_exactly_the_keys_in_the_window(layout, position, real_column
     assert set(np.unique(inputs["mask_sw"])) <= {0.0, np.float32(CLOSED)}
     full = [[1] * position + [0] * (8 - position) + tail for tail in ([1, 0], [1, 1])]
     assert (inputs["mask_full"][0, 0] == 0).astype(int).tolist() == full
+
+
+def block_sparse(value, heads=HEADS, **pattern):
+    """contract.json with the full layers block-sparse."""
+    pattern = {"block": 2, "local_blocks": 2, "vertical_stride": 4, "head_step": 1, **pattern}
+    text = json.dumps(value).replace('"full"', '"blocksparse"').replace("mask_full", "mask_blocksparse")
+    value = json.loads(text)
+    value["masks"][1]["block_sparse"] = {"heads": heads, **pattern}
+    for step in value["steps"]:
+        for port in step["inputs"]:
+            if port["name"] == "mask_blocksparse":
+                port["shape"][1] = heads
+    return value
+
+
+@pytest.mark.parametrize("head_step", [0, 1, 3])
+def test_block_sparse_masks_open_the_near_blocks_and_the_vertical_ones_of_each_head(head_step):
+    model = TinyModel()
+    contract = Contract.from_json(block_sparse(contract_of(model, steps=((3, 32), )), heads=4, head_step=head_step))
+    cache = KvCache(contract, {"sw": model.inv_freq})
+    step = contract.step(3, 32)
+    for position in range(0, 28, 2):
+        inputs = cache.inputs(step, position, 2)
+        mask = inputs["mask_blocksparse"]
+        assert mask.shape == (1, 4, 3, 35) and set(np.unique(mask)) <= {0.0, np.float32(CLOSED)}
+        for head in range(4):
+            for row in range(3):
+                own = position + row
+                expected = [
+                    key for key in range(own + 1)
+                    if own // 2 - key // 2 in (0, 1) or (key // 2 + head * head_step) % 4 == 3
+                ]
+                columns = np.flatnonzero(mask[0, head, row] == 0).tolist()
+                assert [c if c < 32 else position + c - 32 for c in columns] == expected, (position, head, row)
+        cache.commit(step, good_outputs(step), position, 2)
+    assert cache.capacity == 32
+
+
+@pytest.mark.parametrize("field, value, text", [
+    ("block", 0, "block_sparse.block'"), ("local_blocks", 0, "block_sparse.local_blocks'"),
+    ("vertical_stride", "3", "block_sparse.vertical_stride'"), ("head_step", -1, "block_sparse.head_step'"),
+    ("heads", 3, "heads of its mask group do not match: got 3, expected a multiple of 2"),
+    ("heads", 4, "tensor 'mask_blocksparse': shape does not match")])
+def test_a_broken_block_sparse_pattern_is_refused(field, value, text):
+    contract = block_sparse(contract_of(TinyModel()))
+    contract["masks"][1]["block_sparse"][field] = value
+    with pytest.raises(ContractError) as error:
+        Contract.from_json(contract)
+    assert text in str(error.value)
+    contract = block_sparse(contract_of(TinyModel()))
+    contract["masks"][1]["window"] = 9
+    with pytest.raises(ContractError, match="got it with window 9, expected window null"):
+        Contract.from_json(contract)
 
 
 @pytest.mark.parametrize("half", [False, True])

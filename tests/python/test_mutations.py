@@ -6,7 +6,7 @@ import pytest
 import mutations as m
 from golden import Golden, write_tensors
 
-goldens = {name: Golden(name) for name in ("spark", "gemma3", "llama", "llama_gguf_q8_0")}
+goldens = {name: Golden(name) for name in ("spark", "gemma3", "llama", "llama_gguf_q8_0", "phimoe", "phi3small_unofficial")}
 BUNDLES = {
     "spark": ("spark", []),
     "spark_roll": ("spark", ["--cache-layout", "roll"]),
@@ -17,6 +17,8 @@ BUNDLES = {
     "llama": ("llama", ["--weights", "fp16"]),
     "llama_gguf": ("llama_gguf_q8_0", []),
     "spark_small": ("spark", [], 6),
+    "phimoe": ("phimoe", []),
+    "phi3small": ("phi3small_unofficial", []),
 }
 
 
@@ -62,6 +64,22 @@ CASES = [
     weight_case("an embedding row no prompt reads", "spark", m.scaled_row("embed_tokens_weight", 255, 1.01),
                 "embed_tokens_weight", "embed_tokens_weight", None),
     weight_case("a row of an untied head", "llama", m.scaled_row("lm_head_weight", 7, 1.5), "lm_head_weight", "logits", None),
+    weight_case("two experts swapped", "phimoe", m.swapped_experts(1, 0, 2), "layers_1_mlp_expert_0_gate_weight",
+                "layers_1_mlp_down", 1),
+    weight_case("one expert's gate", "phimoe", m.scaled_row("layers_2_mlp_expert_3_gate_weight", 5, 3.0),
+                "layers_2_mlp_expert_3_gate_weight", "layers_2_mlp_down", 2),
+    weight_case("rows of the router swapped", "phimoe", m.swapped_heads("layers_2_mlp_router_weight", 4),
+                "layers_2_mlp_router_weight", "layers_2_mlp_router", 2),
+    Case("a router that takes more experts for equals", "phimoe", m.scaled_inline("scalar_0_02_f32", 20.0), "layers_2_mlp_routing", 2,
+         "scalar_0_02_f32"),
+    Case("the bias of a LayerNorm", "phimoe", m.scaled_inline("layers_1_mlp_norm_bias", 1.2), "layers_1_mlp_norm", 1,
+         "layers_1_mlp_norm_bias"),
+    weight_case("a bias of the head", "phimoe", m.scaled_row("logits_bias", 3, 3.0), "logits_bias", "logits", None),
+    Case("the limit of a gate", "phi3small", m.scaled_inline("scalar_1_5_f32", 1.1), "layers_0_mlp_act", 0, "scalar_1_5_f32"),
+    Case("the factor of the logits", "phi3small", m.scaled_inline("scalar_0_5_f32", 1.1), "logits", None, "scalar_0_5_f32"),
+    Case("a block-sparse stride off by one in the contract", "phi3small",
+         m.contract(lambda c: c["masks"][0]["block_sparse"].update(vertical_stride=4)), "masks.blocksparse.block_sparse", 0, None,
+         ("contract.json", "")),
     Case("a norm weight", "spark", m.scaled_inline("layers_1_mlp_norm_weight", 1.05), "layers_1_mlp_norm", 1,
          "layers_1_mlp_norm_weight"),
     Case("a key norm weight", "gemma3", m.scaled_inline("layers_2_attn_k_norm_weight", 1.05), "k_new_2", 2,

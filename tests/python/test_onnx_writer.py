@@ -42,6 +42,13 @@ REFERENCES = {
     "mul": lambda a, b: a * b,
     "mul_f16": lambda a, b: a * b,
     "div": lambda a, b: a / b,
+    "max": np.maximum,
+    "min": np.minimum,
+    "min_f16": np.minimum,
+    "equal": lambda a, b: (a == b).astype(np.float64),
+    "greater": lambda a, b: (a > b).astype(np.float64),
+    "where": lambda a, b, c: np.where(a > 0, b, c),
+    "abs": np.abs,
     "neg": lambda a: -a,
     "sqrt": np.sqrt,
     "sigmoid": lambda a: 1 / (1 + np.exp(-a)),
@@ -53,6 +60,9 @@ REFERENCES = {
     "softmax_axis_1": lambda a: softmax(a, 1),
     "reduce_mean_last": lambda a: a.mean(axis=2, keepdims=True),
     "reduce_mean_two": lambda a: a.mean(axis=(0, 2), keepdims=True),
+    "reduce_max_last": lambda a: a.max(axis=2, keepdims=True),
+    "reduce_max_two": lambda a: a.max(axis=(0, 2), keepdims=True),
+    "argmax": lambda a: a.argmax(axis=1, keepdims=True),
     "gemm": lambda a, b: a @ b.T,
     "gemm_bias": lambda a, b, c: a @ b.T + c,
     "matmul": lambda a, b: a @ b,
@@ -71,7 +81,7 @@ REFERENCES = {
     "constants_external": constants,
 }
 FIRST_OPSET = {"gelu_none": 20, "gelu_tanh": 20}
-OUTPUT_TYPES = {"cast_f16": np.float16, "cast_f32": np.float32, "cast_i64": np.int64}
+OUTPUT_TYPES = {"argmax": np.int64, "cast_f16": np.float16, "cast_f32": np.float32, "cast_i64": np.int64, "equal": np.float32}
 CASES = [(name, opset) for name in REFERENCES for opset in OPSETS if opset >= FIRST_OPSET.get(name, 0)]
 
 

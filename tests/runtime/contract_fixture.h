@@ -17,6 +17,7 @@ namespace transload {
 struct FixtureOptions {
   std::vector<std::optional<uint32_t>> windows{5, std::nullopt};  // one for each layer
   bool roll = false;
+  std::optional<BlockSparse> block_sparse;  // of the layers without a window, with two query heads for each kv head
   std::vector<std::pair<uint32_t, uint32_t>> steps{{1, 16}, {4, 16}};  // (q, context)
   std::string compute = "f32";
   uint32_t kv_heads = 2;
@@ -40,6 +41,11 @@ inline Json fixture_port(const std::string& name, const char* role, const std::s
   return port;
 }
 
+inline std::string fixture_group(const FixtureOptions& options, const std::optional<uint32_t>& window) {
+  if (window) return "sw" + std::to_string(*window);
+  return options.block_sparse ? "blocksparse" : "full";
+}
+
 inline Json fixture_step(const FixtureOptions& options, uint32_t q, uint32_t context) {
   Json::Array inputs{fixture_port("x", "embedding_rows", options.compute, {1, q, options.hidden_size})};
   Json::Array outputs{fixture_port("logits", "logits", options.compute, {q, options.vocab_size})};
@@ -56,12 +62,14 @@ inline Json fixture_step(const FixtureOptions& options, uint32_t q, uint32_t con
     uint32_t slots = context;
     if (window) slots = std::min(context, roll ? *window : std::max(*window - 1, 1U));
     const uint32_t entries = roll ? std::max(slots, q) : q;
-    const std::string group = window ? "sw" + std::to_string(*window) : "full";
+    const bool sparse = !window && options.block_sparse;
+    const std::string group = fixture_group(options, window);
     const auto mask = std::find(seen.begin(), seen.end(), group);
     if (mask == seen.end()) {
       seen.push_back(group);
       masks.push_back(
-          fixture_port("mask_" + group, "mask", options.compute, {1, 1, q, slots + q - (roll ? 1 : 0)}, group.c_str()));
+          fixture_port("mask_" + group, "mask", options.compute,
+                                   {1, sparse ? 2 * options.kv_heads : 1, q, slots + q - (roll ? 1 : 0)}, group.c_str()));
     }
     for (const char* kind : {"k", "v"}) {
       const std::string k = kind;
@@ -100,8 +108,16 @@ inline Json fixture_contract(const FixtureOptions& options = {}) {
   for (const auto& window : options.windows) {
     if (std::find(seen.begin(), seen.end(), window) != seen.end()) continue;
     seen.push_back(window);
-    masks.push_back(
-        Json::Object{{"group", window ? "sw" + std::to_string(*window) : "full"}, {"window", window ? Json(*window) : Json()}});
+    Json mask = Json::Object{{"group", fixture_group(options, window)}, {"window", window ? Json(*window) : Json()}};
+    if (!window && options.block_sparse) {
+      const BlockSparse& pattern = *options.block_sparse;
+      mask.set("block_sparse", Json::Object{{"heads", 2 * options.kv_heads},
+                                            {"block", pattern.block},
+                                            {"local_blocks", pattern.local_blocks},
+                                            {"vertical_stride", pattern.vertical_stride},
+                                            {"head_step", pattern.head_step}});
+    }
+    masks.push_back(std::move(mask));
   }
   Json::Array steps;
   for (const auto& [q, context] : options.steps) steps.push_back(fixture_step(options, q, context));

@@ -76,6 +76,25 @@ TEST(ReadContract, GroupsThatNoLayerUsesAreLeftOutOfTheSteps) {
   EXPECT_EQ(contract.steps[0].contract.rope_width, RopeWidth::half);
 }
 
+FixtureOptions block_sparse_options() {
+  FixtureOptions options;
+  options.block_sparse = BlockSparse{.block = 4, .local_blocks = 2, .vertical_stride = 3, .head_step = 1};
+  return options;
+}
+
+TEST(ReadContract, GivesThePatternAndTheHeadsOfABlockSparseMask) {
+  const BundleContract contract = read_fixture(block_sparse_options());
+  const StepContract& step = contract.steps[0].contract;
+  const MaskGroup* group = find_mask_group(step, "blocksparse");
+  ASSERT_NE(group, nullptr);
+  EXPECT_EQ(group->block_sparse, (BlockSparse{4, 2, 3, 1}));
+  EXPECT_EQ(group->heads, 4U);
+  EXPECT_EQ(group->window, std::nullopt);
+  EXPECT_EQ(step.caches[1].rule, SlotRule::append);
+  EXPECT_EQ(find_mask_group(step, "sw5")->heads, 1U);
+  EXPECT_EQ(find_mask_group(step, "full"), nullptr);
+}
+
 // A place in contract.json, e.g. "steps.0.caches.1.slots"; a member that is absent is added.
 Json& at(Json& root, std::string_view path) {
   Json* value = &root;
@@ -128,6 +147,27 @@ TEST_P(MalformedContract, IsRefusedByName) {
 }
 
 constexpr ErrorCode kInvalid = ErrorCode::config_invalid;
+
+TEST(ReadContract, RefusesABrokenBlockSparsePattern) {
+  const Malformed rows[] = {
+      {"masks.1.block_sparse", 4, kInvalid, "block_sparse"},
+      {"masks.1.block_sparse.block", 0, kInvalid, "block_sparse.block'"},
+      {"masks.1.block_sparse.local_blocks", 0, kInvalid, "block_sparse.local_blocks'"},
+      {"masks.1.block_sparse.vertical_stride", 0, kInvalid, "block_sparse.vertical_stride'"},
+      {"masks.1.block_sparse.head_step", -1, kInvalid, "block_sparse.head_step'"},
+      {"masks.1.block_sparse.heads", 3, kInvalid, "heads of its mask group do not match: got 3, expected a multiple of 2"},
+      {"masks.1.block_sparse.heads", 2, kInvalid, "tensor 'mask_blocksparse': step 'step_q1_c16.onnx': shape does not match"},
+      {"masks.1.window", 9, kInvalid, "got it with window 9, expected window null"},
+  };
+  for (const Malformed& row : rows) {
+    Json json = fixture_contract(block_sparse_options());
+    at(json, row.path) = row.value;
+    const ScratchFolder folder;
+    write_fixture(folder, json, block_sparse_options().inv_freq);
+    EXPECT_THAT([&] { read_contract(folder.path()); }, Fails(row.code, AllOf(HasSubstr("contract.json: "), HasSubstr(row.text))))
+        << row.path;
+  }
+}
 constexpr ErrorCode kMissing = ErrorCode::config_missing;
 
 INSTANTIATE_TEST_SUITE_P(

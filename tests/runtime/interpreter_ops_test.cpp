@@ -67,6 +67,28 @@ std::vector<OpCase> op_cases() {
       {"neg", Op::neg, {f32({2}, {1.5, -2})}, {}, f32({2}, {-1.5, 2})},
       {"neg_i32", Op::neg, {i32({3}, {5, -6, -2147483648.0})}, {}, i32({3}, {-5, 6, -2147483648.0})},
       {"neg_i64", Op::neg, {i64({2}, {5, -6})}, {}, i64({2}, {-5, 6})},
+      {"max", Op::max, {f32({2, 2}, {1, -2, 3, nan}), f32({2}, {2, -3})}, {}, f32({2, 2}, {2, -2, 3, nan})},
+      {"max_nan_on_the_right", Op::max, {f32({2}, {1, 2}), f32({2}, {nan, 3})}, {}, f32({2}, {nan, 3})},
+      {"min", Op::min, {f32({1}, {1}), f32({4}, {2, -3, nan, 1})}, {}, f32({4}, {1, -3, nan, 1})},
+      {"min_f16", Op::min, {f16({2}, {0.1, 4}), f16({1}, {2})}, {}, f16({2}, {0.0999755859375, 2})},
+      {"equal", Op::equal, {f32({4}, {1, -0.0, nan, 2}), f32({4}, {1, 0, nan, 3})}, {}, f32({4}, {1, 1, 0, 0})},
+      {"equal_indices",
+       Op::equal,
+       {i64({1, 3}, {0, 1, 2}), i64({2, 1}, {2, 0})},
+       {},
+       f32({2, 3}, {0, 0, 1, 1, 0, 0})},
+      {"equal_f16", Op::equal, {f16({2}, {2049, 3}), f16({1}, {2048})}, {}, f32({2}, {1, 0})},
+      {"greater", Op::greater, {f32({4}, {1, 2, 3, nan}), f32({1}, {2})}, {}, f32({4}, {0, 0, 1, 0})},
+      {"greater_i32", Op::greater, {i32({2}, {-1, 5}), i32({2}, {-2, 5})}, {}, f32({2}, {1, 0})},
+      {"where", Op::where, {f32({2, 2}, {1, 0, 0, 1}), f32({2}, {10, 20}), f32({1}, {-1})}, {}, f32({2, 2}, {10, -1, -1, 20})},
+      {"where_condition_stretches",
+       Op::where,
+       {f32({2, 1}, {0, 1}), f32({1, 3}, {1, 2, 3}), f32({2, 3}, {4, 5, 6, 7, 8, 9})},
+       {},
+       f32({2, 3}, {4, 5, 6, 1, 2, 3})},
+      {"where_i64", Op::where, {f32({3}, {1, 0, 1}), i64({3}, {1, 2, 3}), i64({1}, {9})}, {}, i64({3}, {1, 9, 3})},
+      {"where_leaves_out_what_is_not_finite", Op::where, {f32({2}, {1, 0}), f32({1}, {1}), f32({2}, {nan, 2})}, {}, f32({2}, {1, 2})},
+      {"abs", Op::abs, {f32({3}, {-1.5, 2, -0.0})}, {}, f32({3}, {1.5, 2, 0})},
       {"sqrt", Op::sqrt, {f32({3}, {4, 2, -1})}, {}, f32({3}, {2, 1.4142135623731, nan}), 1e-7},
       {"sqrt_f16", Op::sqrt, {f16({1}, {2})}, {}, f16({1}, {1.4140625})},
       {"sigmoid", Op::sigmoid, {f32({4}, {0, 1, -100, 100})}, {}, f32({4}, {0.5, 0.73105857863, 3.7200759760e-44, 1}), 1e-7},
@@ -116,6 +138,14 @@ std::vector<OpCase> op_cases() {
        {{"axes", Ints{0, 2}}},
        f32({1, 2, 1}, {3.5, 5.5})},
       {"reduce_mean_all", Op::reduce_mean, {f32({2, 2}, {1, 2, 3, 6})}, {{"axes", Ints{0, 1}}}, f32({1, 1}, {3})},
+      {"reduce_max_last", Op::reduce_max, {f32({2, 2}, {-1, -2, 3, 5})}, {{"axes", Ints{1}}}, f32({2, 1}, {-1, 5})},
+      {"reduce_max_outer_two",
+       Op::reduce_max,
+       {f32({2, 2, 2}, {1, 9, 3, 4, 5, 6, 7, nan})},
+       {{"axes", Ints{0, 2}}},
+       f32({1, 2, 1}, {9, nan})},
+      {"argmax_takes_the_first", Op::argmax, {f32({2, 3}, {1, 3, 3, -2, -2, -5})}, {axis(1)}, i64({2, 1}, {1, 0})},
+      {"argmax_middle", Op::argmax, {f32({1, 2, 2}, {1, 9, 2, 3})}, {axis(1)}, i64({1, 1, 2}, {1, 0})},
       {"gemm", Op::gemm, {f32({2, 2}, {1, 2, 3, 4}), f32({3, 2}, {1, 0, 0, 1, 1, 1})}, {}, f32({2, 3}, {1, 2, 3, 3, 4, 7})},
       {"gemm_bias",
        Op::gemm,
@@ -207,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(Table, InterpreterOp, testing::ValuesIn(op_cases()),
 TEST(Interpreter, EveryOpHasACaseHere) {
   std::set<Op> covered;
   for (const OpCase& c : op_cases()) covered.insert(c.op);
-  static_assert(kOpCount == 21, "a new op needs a case");
+  static_assert(kOpCount == 29, "a new op needs a case");
   for (int op = 0; op < kOpCount; ++op) EXPECT_TRUE(covered.contains(static_cast<Op>(op))) << op_name(static_cast<Op>(op));
 }
 

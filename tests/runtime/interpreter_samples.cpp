@@ -10,6 +10,7 @@
 
 #include "base/half.h"
 #include "graph/graph.h"
+#include "graph/one_node.h"
 #include "runtime/interpreter.h"
 #include "sample_program.h"
 #include "targets/onnx/onnx_writer.h"
@@ -59,6 +60,13 @@ std::vector<Sample> samples() {
       {"mul_scalar", Op::mul, {in({5, 70}), in({1})}, {}},
       {"div_column", Op::div, {in({3, 70}), positive({3, 1})}, {}},
       {"div_i64", Op::div, {i64({4}, 100), i64({4}, 9)}, {}},
+      {"max_column", Op::max, {in({3, 33}), in({3, 1})}, {}},
+      {"min_scalar", Op::min, {in({3, 33}), in({1})}, {}},
+      {"equal_indices", Op::equal, {i64({1, 5}, 3), i64({4, 1}, 3)}, {}},
+      {"greater", Op::greater, {in({4, 5}), in({4, 1})}, {}},
+      {"where", Op::where, {in({4, 5}), in({1}), in({4, 5})}, {}},
+      {"where_i64", Op::where, {{DType::f32, {4, 5}}, i64({5}, 9), i64({4, 1}, 9)}, {}},
+      {"abs", Op::abs, {in({3, 5})}, {}},
       {"neg", Op::neg, {in({3, 5})}, {}},
       {"sqrt", Op::sqrt, {positive({3, 50})}, {}},
       {"sigmoid", Op::sigmoid, {wide({3, 50})}, {}},
@@ -73,6 +81,10 @@ std::vector<Sample> samples() {
       {"reduce_mean_first", Op::reduce_mean, {in({6, 7})}, axes({0})},
       {"reduce_mean_two", Op::reduce_mean, {in({4, 5, 6})}, axes({0, 2})},
       {"reduce_mean_inner", Op::reduce_mean, {in({4, 5, 6})}, axes({1, 2})},
+      {"reduce_max_last", Op::reduce_max, {in({3, 70})}, axes({1})},
+      {"reduce_max_two", Op::reduce_max, {in({4, 5, 6})}, axes({0, 2})},
+      {"argmax_last", Op::argmax, {in({3, 70})}, {axis(1)}},
+      {"argmax_middle", Op::argmax, {in({4, 5, 6})}, {axis(1)}},
       {"gemm_row", Op::gemm, {in({1, 64}), in({50, 64})}, {}},
       {"gemm_rows_bias", Op::gemm, {in({5, 31}), in({50, 31}), in({50})}, {}},
       {"matmul", Op::matmul, {in({5, 31}), in({31, 50})}, {}},
@@ -162,7 +174,7 @@ class SampleWriter {
         ids.push_back(graph.add_constant(operand_name, recipe_of(type, operand.shape, values)));
       }
     }
-    graph.add_output(graph.add_node(sample.op, "y", ids, sample.attributes));
+    graph.add_output(add_one_node(graph, sample.op, ids, sample.attributes));
 
     OnnxWriteOptions options;
     options.opset = 20;

@@ -11,6 +11,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 
 #include "base/half.h"
@@ -246,6 +247,47 @@ TEST(KvCacheMasks, OpenTheWindowInRingAndRoll) {
     for (size_t i = 0; i < 10; ++i) open += element(mask, i) == 0 ? 'o' : '-';
     // ring slots hold positions 3, 1, 2; roll keys, with the oldest dropped, 1, 2, 3.
     EXPECT_EQ(open, roll ? "oooo--oooo" : "oooo-o-ooo");
+  }
+}
+
+// The rule as lists of positions: the blocks near the row's own, and every vertical_stride-th block, shifted by head.
+TEST(KvCacheMasks, OpenTheBlocksOfEachHead) {
+  for (const uint32_t head_step : {0U, 1U, 2U}) {
+    FixtureOptions options;
+    options.windows = {std::nullopt};
+    options.block_sparse = BlockSparse{.block = 2, .local_blocks = 2, .vertical_stride = 4, .head_step = head_step};
+    options.steps = {{4, 32}};
+    const auto contract = shared(options);
+    KvCache cache(contract);
+    const StepContract& step = step_of(*contract, 4, 32);
+    while (cache.position() + 4 <= 32) {
+      const uint64_t position = cache.position();
+      const std::vector<TensorView> inputs = cache.inputs(step, position, 3);
+      const TensorView& mask = find_input(inputs, "mask_blocksparse");
+      ASSERT_EQ(mask.shape, (Shape{1, 4, 4, 36}));
+      for (uint64_t head = 0; head < 4; ++head) {
+        for (uint64_t row = 0; row < 4; ++row) {
+          std::set<uint64_t> expected;
+          const int64_t own_block = static_cast<int64_t>(position + row) / 2;
+          for (int64_t block = 0; block <= own_block; ++block) {
+            const bool is_near = block == own_block || block == own_block - 1;
+            const bool is_vertical = (block + static_cast<int64_t>(head * head_step)) % 4 == 3;
+            for (uint64_t key = 2 * block; key < 2 * uint64_t(block) + 2 && key <= position + row; ++key) {
+              if (is_near || is_vertical) expected.insert(key);
+            }
+          }
+          std::set<uint64_t> open;
+          for (uint64_t column = 0; column < 36; ++column) {
+            const float value = element(mask, (head * 4 + row) * 36 + column);
+            ASSERT_TRUE(value == 0 || value == -1e9F);
+            if (value == 0) open.insert(column < 32 ? column : position + column - 32);
+          }
+          EXPECT_EQ(open, expected) << "position " << position << " row " << row << " head " << head;
+        }
+      }
+      read_tokens(*contract, cache, 4, 3);
+    }
+    EXPECT_EQ(cache.capacity(), 32U);
   }
 }
 

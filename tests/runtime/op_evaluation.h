@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "graph/one_node.h"
 #include "runtime/interpreter.h"
 
 namespace transload {
@@ -86,7 +87,7 @@ inline Data evaluate(Op op, const std::vector<Data>& operands, std::vector<Attri
       inputs.push_back(tensor_of(name, operands[i]));
     }
   }
-  graph.add_output(graph.add_node(op, "y", ids, std::move(attributes)));
+  graph.add_output(add_one_node(graph, op, ids, std::move(attributes)));
   WeightStore store;
   WorkerPool pool(2);
   Interpreter interpreter(graph, store, pool);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -32,26 +33,30 @@ Row linear(const Linear& layer, const Row& x) {
   return out;
 }
 
-Row rms_norm(const Norm& norm, const Row& x) {
+Row normalized(const Norm& norm, const Row& x) {
   const Row weight = numbers(norm.weight);
+  const Row bias = norm.bias.empty() ? Row(x.size(), 0) : numbers(norm.bias);
+  double mean = 0;
+  for (const double value : x) mean += norm.kind == NormKind::layer ? value / static_cast<double>(x.size()) : 0;
   double squares = 0;
-  for (const double value : x) squares += value * value;
+  for (const double value : x) squares += (value - mean) * (value - mean);
   Row out;
   for (size_t i = 0; i < x.size(); ++i) {
-    out.push_back(x[i] / std::sqrt(squares / static_cast<double>(x.size()) + norm.epsilon) * weight[i]);
+    out.push_back((x[i] - mean) / std::sqrt(squares / static_cast<double>(x.size()) + norm.epsilon) * weight[i] + bias[i]);
   }
   return out;
 }
 
 double activated(Activation activation, double x) {
   if (activation == Activation::silu) return x / (1 + std::exp(-x));
+  if (activation == Activation::quick_gelu) return x / (1 + std::exp(-1.702 * x));
   if (activation == Activation::gelu_erf) return x * std::erfc(-x / std::sqrt(2.0)) / 2;
   return x / (1 + std::exp(-2 * std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));  // 1 + tanh(y) = 2 / (1 + e^-2y)
 }
 
 // One head after its norm, turned in the plane of each pair (j, j + width / 2).
 Row placed(const std::optional<Norm>& norm, const RopeGroup& group, Row head, size_t position) {
-  if (norm) head = rms_norm(*norm, head);
+  if (norm) head = normalized(*norm, head);
   const Row before = head;
   const size_t half = group.width / 2;
   for (size_t j = 0; j < half; ++j) {
@@ -62,6 +67,42 @@ Row placed(const std::optional<Norm>& norm, const RopeGroup& group, Row head, si
     head[j + half] = s * before[j] + c * before[j + half];
   }
   return head;
+}
+
+Row mlp_of(const Mlp& mlp, const Row& x) {
+  const double limit = mlp.limit.value_or(1e30F);
+  Row product = linear(mlp.gate, x);
+  const Row up = linear(mlp.up, x);
+  for (size_t i = 0; i < up.size(); ++i) {
+    product[i] =
+        activated(mlp.activation, std::min(product[i], limit)) * (std::min(std::max(up[i], -limit), limit) + mlp.up_offset);
+  }
+  return linear(mlp.down, product);
+}
+
+// The best expert, weighted among those near it; then the same of the others.
+Row experts_of(const Experts& experts, const Row& x) {
+  Row logits = linear(experts.router, x);
+  Row out(x.size(), 0);
+  for (int turn = 0; turn < 2; ++turn) {
+    const size_t best = static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    double total = 0;
+    for (const double r : logits) {
+      if (logits[best] - r <= 2 * experts.jitter * std::max(std::abs(r), logits[best])) total += std::exp(r - logits[best]);
+    }
+    const Row part = mlp_of(experts.experts[best], x);
+    for (size_t i = 0; i < out.size(); ++i) out[i] += part[i] / total;
+    logits[best] = -1e300;
+  }
+  return out;
+}
+
+bool is_seen(const Attention& a, size_t head, size_t query, size_t key) {
+  if (a.window && query - key >= *a.window) return false;
+  if (!a.block_sparse) return true;
+  const BlockSparse& s = *a.block_sparse;
+  const size_t block = key / s.block;
+  return query / s.block - block < s.local_blocks || (block + head * s.head_step + 1) % s.vertical_stride == 0;
 }
 
 Row head_of(const Row& row, size_t head, size_t head_dim) {
@@ -89,7 +130,7 @@ Rows attention_of(const DecoderModel& model, const Attention& a, const Rows& nor
       Row sum(a.head_dim, 0);
       double total = 0;
       for (size_t s = 0; s <= t; ++s) {
-        if (a.window && t - s >= *a.window) continue;
+        if (!is_seen(a, h, t, s)) continue;
         const Row key = placed(a.k_norm, group, head_of(keys[s], kv_head, a.head_dim), s);
         const Row value = head_of(values[s], kv_head, a.head_dim);
         double score = 0;
@@ -109,7 +150,7 @@ Rows attention_of(const DecoderModel& model, const Attention& a, const Rows& nor
 }
 
 void add(Row& x, const std::optional<Norm>& norm, const Row& branch) {
-  const Row added = norm ? rms_norm(*norm, branch) : branch;
+  const Row added = norm ? normalized(*norm, branch) : branch;
   for (size_t i = 0; i < x.size(); ++i) x[i] += added[i];
 }
 
@@ -122,20 +163,18 @@ Row logits_of(const DecoderModel& model, const std::vector<int32_t>& tokens) {
   }
   for (const Layer& layer : model.layers) {
     Rows normed;
-    for (const Row& row : x) normed.push_back(rms_norm(layer.input_norm, row));
+    for (const Row& row : x) normed.push_back(normalized(layer.input_norm, row));
     const Rows attention = attention_of(model, layer.attention, normed);
     for (size_t t = 0; t < x.size(); ++t) {
       add(x[t], layer.post_attention_norm, attention[t]);
-      const Row inner = rms_norm(layer.mlp_norm, x[t]);
-      Row product = linear(layer.mlp.gate, inner);
-      const Row up = linear(layer.mlp.up, inner);
-      for (size_t i = 0; i < up.size(); ++i) product[i] = activated(layer.mlp.activation, product[i]) * up[i];
-      add(x[t], layer.post_mlp_norm, linear(layer.mlp.down, product));
+      const Row inner = normalized(layer.mlp_norm, x[t]);
+      add(x[t], layer.post_mlp_norm, layer.experts ? experts_of(*layer.experts, inner) : mlp_of(layer.mlp, inner));
     }
   }
   Row logits;
   for (const Row& row : x) {
-    const Row of_token = linear({model.head, {}}, rms_norm(model.final_norm, row));
+    Row of_token = linear({model.head, model.head_bias}, normalized(model.final_norm, row));
+    for (double& value : of_token) value *= model.logits_factor;
     logits.insert(logits.end(), of_token.begin(), of_token.end());
   }
   return logits;
@@ -164,6 +203,38 @@ RopeGroup rope_group(const std::string& name, uint32_t width, float base, float 
     group.inv_freq.push_back(std::pow(base, -2.0F * static_cast<float>(j) / static_cast<float>(width)));
   }
   return group;
+}
+
+// Norms that take the mean off, with biases; block-sparse attention in place of windows; limits, or experts.
+void vary(DecoderModel& model, const BlockSparse& sparse, uint32_t experts, uint64_t seed) {
+  const auto vary_norm = [&](Norm& norm) {
+    norm.kind = NormKind::layer;
+    norm.bias = random(DType::f32, norm.weight.shape(), ++seed, 0.3F);
+  };
+  for (Layer& layer : model.layers) {
+    vary_norm(layer.input_norm);
+    vary_norm(layer.mlp_norm);
+    if (layer.attention.q_norm) vary_norm(*layer.attention.q_norm);
+    if (layer.attention.window) layer.attention.block_sparse = sparse;
+    layer.attention.window.reset();
+    layer.mlp.limit = 0.5F;
+    layer.mlp.up_offset = 1;
+    layer.mlp.activation = Activation::quick_gelu;
+    if (experts == 0) continue;
+    layer.experts = Experts{
+        .chosen = 2, .jitter = 0.3, .router = {random(DType::f32, {experts, model.hidden_size}, ++seed, 1), {}}, .experts = {}};
+    for (uint32_t e = 0; e < experts; ++e) {
+      Mlp expert = layer.mlp;
+      for (Linear* part : {&expert.gate, &expert.up, &expert.down}) {
+        part->weight = random(DType::f32, part->weight.shape(), ++seed, 0.4F);
+      }
+      layer.experts->experts.push_back(expert);
+    }
+    layer.mlp = {};
+  }
+  vary_norm(model.final_norm);
+  model.head_bias = random(DType::f32, {model.vocab_size}, ++seed, 2);
+  model.logits_factor = 0.37F;
 }
 
 void expect_agreement(const DecoderModel& model, size_t token_count) {
@@ -275,6 +346,9 @@ TEST(ReferenceShapes, AnyMixOfParts) {
     SCOPED_TRACE(fmt::format("round {}: {} window {} hidden {} heads {} over {} of {}", round, shape.pattern, shape.window,
                              shape.hidden, shape.heads, shape.kv_heads, shape.head_dim));
     expect_agreement(model, pick(1, 14));
+    const BlockSparse sparse{pick(1, 4), pick(1, 3), pick(1, 4), pick(0, 3)};
+    vary(model, sparse, pick(0, 1) == 1 ? pick(2, 5) : 0, 5000 * static_cast<uint64_t>(round));
+    expect_agreement(model, pick(1, 20));
   }
 }
 

@@ -106,12 +106,22 @@ FixtureShape small_shape() {
   return shape;
 }
 
+std::vector<std::string> all_goldens() {
+  std::vector<std::string> names = golden_names();
+  for (const std::string& name : phi_golden_names()) names.push_back(name);
+  return names;
+}
+
+DecoderModel model_of(const Golden& golden, const Checkpoint& checkpoint) {
+  return build_model(checkpoint, {.context = static_cast<uint32_t>(golden.positions)});
+}
+
 class GoldenReference : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenReference, GivesTheStatesOfEveryLayerAndTheLogits) {
   const Golden golden = read_golden(GetParam());
   const Checkpoint checkpoint = golden.checkpoint();
-  const DecoderModel model = build_model(checkpoint);
+  const DecoderModel model = model_of(golden, checkpoint);
   const Recording got = run(model, golden.read_tokens());
 
   const Golden::Values& logits = golden.at("logits");
@@ -142,19 +152,52 @@ TEST_P(GoldenReference, GivesTheStatesOfEveryLayerAndTheLogits) {
     EXPECT_LE(difference(got.at(fmt::format("k_new_{}", i)), keys), 1e-4 * largest(keys)) << "keys of layer " << i;
     EXPECT_LE(difference(got.at(fmt::format("v_new_{}", i)), values), 1e-4 * largest(values)) << "values of layer " << i;
   }
+
+  for (uint64_t i = 0; !golden.experts.empty() && i < model.layers.size(); ++i) {
+    const std::vector<float>& routing = got.at(fmt::format("layers_{}_mlp_routing", i));
+    const std::vector<float>& router = got.at(fmt::format("layers_{}_mlp_router", i));
+    const uint64_t count = model.layers[i].experts->experts.size();
+    std::vector<int32_t> chosen;
+    for (uint64_t p = 0; p < golden.positions; ++p) {
+      std::vector<int32_t> of_token;
+      for (uint64_t e = 0; e < count; ++e) {
+        if (routing[p * count + e] != 0) of_token.push_back(static_cast<int32_t>(e));
+      }
+      std::sort(of_token.begin(), of_token.end(), [&](int32_t a, int32_t b) {
+        return router[p * count + static_cast<uint64_t>(a)] > router[p * count + static_cast<uint64_t>(b)];
+      });
+      chosen.insert(chosen.end(), of_token.begin(), of_token.end());
+    }
+    const auto begin = golden.experts.begin() + static_cast<std::ptrdiff_t>(i * golden.positions * 2);
+    EXPECT_EQ(chosen, std::vector<int32_t>(begin, begin + static_cast<std::ptrdiff_t>(golden.positions * 2))) << "layer " << i;
+  }
 }
 
 TEST_P(GoldenReference, GivesTheSameInBlocksOfAnySize) {
   const Golden golden = read_golden(GetParam());
   const Checkpoint checkpoint = golden.checkpoint();
-  const DecoderModel model = build_model(checkpoint);
+  const DecoderModel model = model_of(golden, checkpoint);
   for (const uint32_t block : {1U, 3U}) {
     EXPECT_LE(difference(run(model, golden.read_tokens(), block, 2, false).logits, golden.at("logits").data),
               golden.max_abs_logits);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenReference, testing::ValuesIn(golden_names()), [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(All, GoldenReference, testing::ValuesIn(all_goldens()), [](const auto& test) { return test.param; });
+
+// Fused, grouped and interleaved rows are views of the stored tensors.
+TEST(Reference, ComputesNoMatrixOfThePhiGoldensAnew) {
+  for (const char* name : {"phi3", "phimoe", "phi3small_unofficial"}) {
+    const Golden golden = read_golden(name);
+    const Checkpoint checkpoint = golden.checkpoint();
+    const DecoderModel model = build_model(checkpoint);
+    WeightStore store;
+    WorkerPool pool(1);
+    const Reference reference(model, store, pool);
+    EXPECT_EQ(store.owned_bytes(), 0U) << name;
+    EXPECT_GT(store.mapped_bytes(), 0U) << name;
+  }
+}
 
 TEST(Reference, DoesNotDependOnTheNumberOfWorkers) {
   FixtureShape shape = small_shape();
@@ -309,6 +352,36 @@ TEST(Reference, RefusesDescriptionsThatDoNotFitTogether) {
   refuses([&](DecoderModel& m) { m.layers[0].attention.q.bias = narrow; }, ErrorCode::shape_mismatch, "expected [96]");
   refuses([&](DecoderModel& m) { m.layers[0].attention.kv_heads = 4; }, ErrorCode::internal, "got 6 heads, 4 KV heads");
   refuses([&](DecoderModel& m) { m.layers[0].attention.window = 0; }, ErrorCode::internal, "window 0");
+  refuses([&](DecoderModel& m) { m.final_norm.bias = narrow; }, ErrorCode::shape_mismatch, "expected [48]");
+  refuses([&](DecoderModel& m) { m.head_bias = narrow; }, ErrorCode::shape_mismatch, "expected [96]");
+  refuses([&](DecoderModel& m) { m.layers[0].mlp = {}; }, ErrorCode::internal, "feed-forward weights: got nothing");
+  refuses(
+      [&](DecoderModel& m) {
+        m.layers[0].attention.block_sparse = BlockSparse{4, 1, 3, 1};
+      },
+      ErrorCode::internal, "window 5, sparse blocks 4, 1 local, stride 3");
+  const auto sparse = [&](const BlockSparse& pattern, const std::string& text) {
+    refuses(
+        [&](DecoderModel& m) {
+          m.layers[0].attention.window.reset();
+          m.layers[0].attention.block_sparse = pattern;
+        },
+        ErrorCode::internal, text);
+  };
+  sparse({0, 1, 3, 1}, "sparse blocks 0");
+  sparse({4, 0, 3, 1}, "0 local");
+  sparse({4, 1, 0, 1}, "stride 0");
+  const auto experts = [&](uint32_t count, uint32_t chosen, ErrorCode code, const std::string& text) {
+    refuses(
+        [&](DecoderModel& m) {
+          m.layers[0].experts = Experts{.chosen = chosen, .router = {random(DType::f32, {2, 48}, 1, 0.1F), {}}, .experts = {}};
+          m.layers[0].experts->experts.assign(count, m.layers[0].mlp);
+        },
+        code, text);
+  };
+  experts(1, 2, ErrorCode::internal, "got 2 of 1 chosen, expected 2");
+  experts(4, 3, ErrorCode::internal, "got 3 of 4 chosen, expected 2");
+  experts(4, 2, ErrorCode::shape_mismatch, "expected [4,48]");
   refuses([&](DecoderModel& m) { m.layers[3].attention.rope_group = 2; }, ErrorCode::internal, "rope group 2");
   refuses([&](DecoderModel& m) { m.rope_groups[0].inv_freq.pop_back(); }, ErrorCode::internal, "rope group 0");
   refuses(

@@ -1,13 +1,17 @@
 # What the slow tests share: the built command, a checkpoint large enough to be interrupted, and running the command.
 import hashlib
 import json
+import os
 import pathlib
+import resource
+import signal
 import subprocess
+import time
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-COMMAND = ROOT / "build/release/transload"
+COMMAND = pathlib.Path(os.environ.get("TRANSLOAD", ROOT / "build/release/transload"))
 
 # Spark's shape, narrow: about 210 MB of bf16, whose export to f32 takes some tenths of a second.
 LAYERS = 8
@@ -65,3 +69,33 @@ def digests(folder):
 def leftovers(folder, *expected):
     """What lies in `folder` besides the expected names: staging folders that should be gone."""
     return sorted(path.name for path in folder.iterdir() if path.name not in expected)
+
+
+def kill_at(arguments, seconds):
+    """Starts a command and kills it after some seconds; true when it was still running."""
+    process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    return process.wait() == -signal.SIGKILL
+
+
+def limited(bytes_):
+    """Sets the file size limit in the child. The signal is left at its default: ignoring it is the command's duty."""
+    def apply():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
+    return apply
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk], capture_output=True, text=True)
+    if mount.returncode != 0:
+        pytest.skip(f"mounting a tmpfs was refused: {mount.stderr.strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)

@@ -1,20 +1,11 @@
 # A full disk or a file limit: exit code 5, a message that names the file, nothing left, and the next run succeeds.
-import os
-import resource
 import subprocess
 
 import pytest
 
-from conftest import leftovers, run_export
+from conftest import leftovers, limited, run_export
 
 MIB = 1 << 20
-
-
-def limited(bytes_):
-    """Sets the file size limit in the child. The signal is left at its default: ignoring it is the command's duty."""
-    def apply():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
-    return apply
 
 
 def assert_refused(result, work):
@@ -41,21 +32,6 @@ def test_a_file_size_limit_keeps_the_old_bundle(command, checkpoint, tmp_path):
     assert result.returncode == 5, result.stderr
     assert {path.name: (path.stat().st_size, path.stat().st_mtime_ns) for path in destination.iterdir()} == before
     assert leftovers(tmp_path, "bundle") == []
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk], capture_output=True, text=True)
-    if mount.returncode != 0:
-        pytest.skip(f"mounting a tmpfs was refused: {mount.stderr.strip()}")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def test_a_full_disk_is_an_error(command, checkpoint, small_disk):

@@ -1,10 +1,9 @@
 # An export killed at a random moment leaves either nothing or the whole bundle, and the next run succeeds and cleans up.
 import random
-import signal
 import subprocess
 import time
 
-from conftest import digests, export_arguments, leftovers, run_export
+from conftest import digests, export_arguments, kill_at, leftovers, run_export
 
 KILLS = 50
 SEED = 20240611
@@ -15,14 +14,6 @@ def timed_export(command, checkpoint, destination, *more):
     result = run_export(command, checkpoint, destination, *more)
     assert result.returncode == 0, result.stderr
     return time.monotonic() - started
-
-
-def kill_at(arguments, seconds):
-    """Starts a command and kills it after some seconds; true when it was still running."""
-    process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(seconds)
-    process.send_signal(signal.SIGKILL)
-    return process.wait() == -signal.SIGKILL
 
 
 def test_a_killed_export_leaves_nothing_half_written(command, checkpoint, tmp_path):

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/one_node.h"
 #include "sample_program.h"
 #include "targets/onnx/onnx_lowering.h"
 #include "targets/onnx/onnx_writer.h"
@@ -21,6 +22,7 @@ struct Operand {
 Operand f32(Shape shape) { return {DType::f32, std::move(shape)}; }
 Operand f16(Shape shape) { return {DType::f16, std::move(shape)}; }
 Operand i32(Shape shape) { return {DType::i32, std::move(shape)}; }
+Operand i64(Shape shape) { return {DType::i64, std::move(shape)}; }
 
 struct Sample {
   const char* name;  // the key of the reference in the Python test
@@ -41,6 +43,13 @@ std::vector<Sample> samples() {
       {"mul", Op::mul, {f32({2, 1, 3}), f32({5, 1})}, {}},
       {"mul_f16", Op::mul, {f16({2, 3}), f16({2, 3})}, {}},
       {"div", Op::div, {f32({2, 3}), f32({2, 1})}, {}},
+      {"max", Op::max, {f32({2, 3}), f32({2, 1})}, {}},
+      {"min", Op::min, {f32({2, 3}), f32({1})}, {}},
+      {"min_f16", Op::min, {f16({2, 3}), f16({2, 3})}, {}},
+      {"equal", Op::equal, {i64({1, 9}), i64({4, 1})}, {}},
+      {"greater", Op::greater, {f32({4, 3}), f32({3})}, {}},
+      {"where", Op::where, {f32({2, 3}), f32({1}), f32({2, 1})}, {}},
+      {"abs", Op::abs, {f32({2, 3})}, {}},
       {"neg", Op::neg, {f32({2, 3})}, {}},
       {"sqrt", Op::sqrt, {f32({2, 3})}, {}},
       {"sigmoid", Op::sigmoid, {f32({2, 3})}, {}},
@@ -52,6 +61,9 @@ std::vector<Sample> samples() {
       {"softmax_axis_1", Op::softmax, {f32({1, 2, 3})}, {axis(1)}},
       {"reduce_mean_last", Op::reduce_mean, {f32({2, 3, 4})}, {{"axes", Ints{2}}}},
       {"reduce_mean_two", Op::reduce_mean, {f32({2, 3, 4})}, {{"axes", Ints{0, 2}}}},
+      {"reduce_max_last", Op::reduce_max, {f32({2, 3, 4})}, {{"axes", Ints{2}}}},
+      {"reduce_max_two", Op::reduce_max, {f32({2, 3, 4})}, {{"axes", Ints{0, 2}}}},
+      {"argmax", Op::argmax, {f32({2, 3, 4})}, {axis(1)}},
       {"gemm", Op::gemm, {f32({2, 3}), f32({5, 3})}, {}},
       {"gemm_bias", Op::gemm, {f32({2, 3}), f32({5, 3}), f32({5})}, {}},
       {"matmul", Op::matmul, {f32({2, 3}), f32({3, 5})}, {}},
@@ -77,7 +89,7 @@ Graph op_graph(const Sample& sample) {
   for (const Operand& operand : sample.operands) {
     ids.push_back(graph.add_input(kNames[ids.size()], operand.dtype, operand.shape));
   }
-  graph.add_output(graph.add_node(sample.op, "y", ids, sample.attributes));
+  graph.add_output(add_one_node(graph, sample.op, ids, sample.attributes));
   check_graph(graph);
   return graph;
 }

@@ -108,6 +108,10 @@ Graph graph_of_every_op(int opset) {
   y = node(Op::reduce_mean, "mean", {node(Op::transpose, "turned", {y}, {{"perm", Ints{0, 3, 1, 2}}})}, {{"axes", Ints{1, 3}}});
   y = node(Op::matmul, "matmul",
            {y, node(Op::slice, "part", {y}, {{"axis", int64_t{2}}, {"begin", int64_t{1}}, {"end", int64_t{2}}})});
+  y = node(Op::min, "least", {node(Op::max, "most", {y, node(Op::abs, "size", {y})}), node(Op::reduce_max, "top", {y}, {{"axes", Ints{1, 2}}})});
+  const ValueId place = node(Op::argmax, "place", {y}, {{"axis", int64_t{3}}});
+  const ValueId same = node(Op::equal, "same", {place, graph.add_constant("first", constant_i64({1}, {0}))});
+  y = node(Op::where, "chosen", {same, y, node(Op::where, "larger", {node(Op::greater, "above", {y, y}), y, y})});
   graph.add_output(y);
   graph.add_output(node(Op::gather, "rows", {w, ids}));
   graph.add_output(node(Op::cast, "ids_i64", {ids}, {{"to", int64_t{int(DType::i64)}}}));
@@ -232,6 +236,11 @@ std::vector<Spelling> spellings() {
       {"reduce_mean_attribute", at_17, "%y: f32[1,3,1] = reduce_mean(%x) {axes=[0,2]}"},
       {"reduce_mean_operand", unary_model(spell::node("ReduceMean", {"x", "axes"}, "y"), {ints("axes", {-1})}),
        "%y: f32[2,3,1] = reduce_mean(%x) {axes=[2]}"},
+      {"reduce_max_operand", unary_model(spell::node("ReduceMax", {"x", "axes"}, "y"), {ints("axes", {2, 0})}),
+       "%y: f32[1,3,1] = reduce_max(%x) {axes=[0,2]}"},
+      {"argmax_defaults", unary_model(spell::node("ArgMax", {"x"}, "y")), "%y: i64[1,3,4] = argmax(%x) {axis=0}"},
+      {"argmax_negative_axis", unary_model(spell::node("ArgMax", {"x"}, "y", {spell::attribute("axis", int64_t{-1})})),
+       "%y: i64[2,3,1] = argmax(%x) {axis=2}"},
       {"reshape_zero_and_rest", unary_model(spell::node("Reshape", {"x", "shape"}, "y"), {ints("shape", {0, -1})}),
        "%y: f32[2,12] = reshape(%x) {shape=[2,12]}"},
       {"slice_negative_bounds", slice({-3}, {-1}, {-1}), "%y: f32[2,3,2] = slice(%x) {axis=2, begin=1, end=3}"},

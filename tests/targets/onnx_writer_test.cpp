@@ -422,7 +422,7 @@ TEST(OnnxWriter, RefusesTypesADecodeGraphNeverHolds) {
   graph.name = "bf16";
   graph.add_output(graph.add_node(Op::neg, "y", {graph.add_input("x", DType::bf16, {2})}));
   EXPECT_THAT([&] { write_onnx(graph, at_opset(18)); },
-              Fails(ErrorCode::dtype_unsupported, "type in an ONNX graph: got bf16, expected f32, f16, i32 or i64"));
+              Fails(ErrorCode::dtype_unsupported, "type in an ONNX graph: got bf16, expected f32, f16, i32, i64 or boolean"));
 }
 
 TEST(OnnxWriter, RefusesToInlineMoreThan64MiB) {

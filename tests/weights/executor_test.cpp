@@ -20,6 +20,7 @@
 #include "io/hash.h"
 #include "io/output_directory.h"
 #include "io/scratch_folder.h"
+#include "weights/plan.h"
 
 namespace transload {
 namespace {
@@ -175,6 +176,136 @@ TEST(Executor, RunsThousandsOfSmallTensors) {
   EXPECT_EQ(results.back().digest, digest_of(std::string(4096, '\0')));
 }
 
+// Bytes that this process has read from files so far.
+uint64_t bytes_read() {
+  std::ifstream io("/proc/self/io");
+  std::string name;
+  uint64_t count = 0;
+  io >> name >> count;
+  return name == "rchar:" ? count : 0;
+}
+
+PlannedTensor quantized(const std::string& name, PlannedFile& file, const Recipe& recipe, DType scale_dtype) {
+  PlannedTensor tensor{name, file.size, recipe, PlannedScales{name + ".scale", 0, scale_dtype}};
+  file.size += recipe.bytes();
+  tensor.scales->offset = file.size;
+  file.size += scales_bytes(tensor);
+  return tensor;
+}
+
+TEST(Executor, MakesEqualRecipesOnceAndWritesThemToEveryPlace) {
+  ScratchFolder folder;
+  const TensorInfo straight = sparse_tensor(folder.path() / "straight.bin", "straight", {3000, 500});
+  const TensorInfo turned = sparse_tensor(folder.path() / "turned.bin", "turned", {3000, 500});
+  std::ofstream(straight.file->path(), std::ios::in | std::ios::binary) << "some bytes that are not zero";
+  const auto norm = [] { return cast(constant({3}, {1, 2, 3}), DType::f16); };  // equal, but not the same expression
+  for (const uint32_t workers : {1U, 4U}) {
+    Plan plan;
+    for (int rank = 0; rank < 3; ++rank) {
+      PlannedFile file{fmt::format("rank{}", rank), static_cast<uint64_t>(rank), {}, {}};
+      const auto add = [&](const std::string& name, const Recipe& recipe) {
+        file.tensors.push_back({name, file.size, recipe});
+        file.size += recipe.bytes();
+      };
+      add("norm", norm());
+      add("turned", cast(transpose(source(turned)), DType::f16));
+      add("straight", cast(source(straight), DType::f16));
+      add("own", random(DType::f32, {5}, static_cast<uint64_t>(rank), 1));
+      file.tensors.push_back(quantized("int8", file, quantize(source(straight), {8, QuantLayout::plain}), DType::f16));
+      file.tensors.push_back(quantized("other", file, quantize(source(straight), {8, QuantLayout::plain}), DType::f32));
+      add("again", norm());
+      plan.files.push_back(file);
+    }
+    ExecuteOptions options;
+    options.workers = workers;
+    options.limits.band_bytes = 1 << 18;  // cuts the turned and the plain matrix into tiles
+    uint64_t done = 0;
+    options.progress = [&](uint64_t bytes, uint64_t total) {
+      done = bytes;
+      EXPECT_EQ(total, plan.tensor_bytes());
+    };
+    OutputDirectory output(folder.path() / "out", true);
+    const uint64_t before = bytes_read();
+    const std::vector<TensorResult> results = execute(plan, output, options);
+    const uint64_t read = bytes_read() - before;
+    output.commit();
+    EXPECT_EQ(done, plan.tensor_bytes());
+    // Four recipes read 3 MB each, and three of them are read back from tiles: 3 + 1.5 + 1.5 MB.
+    if (before > 0) {
+      EXPECT_LT(read, 19'000'000U);
+    }
+    ASSERT_EQ(results.size(), 27U);
+    std::vector<std::string> names;
+    for (size_t i = 0; i < 9; ++i) names.push_back(results[i].name);
+    EXPECT_THAT(names, ElementsAre("norm", "turned", "straight", "own", "int8", "int8.scale", "other", "other.scale", "again"));
+    for (size_t i = 0; i < results.size(); ++i) {
+      const TensorResult& result = results[i];
+      SCOPED_TRACE(result.file + " " + result.name);
+      EXPECT_EQ(result.file, fmt::format("rank{}", i / 9));
+      const std::string file = read_text_file(folder.path() / "out" / result.file);
+      EXPECT_EQ(result.digest, digest_of(std::string_view(file).substr(result.offset, result.bytes)));
+      if (result.name != "own") {
+        EXPECT_EQ(result.digest, results[i % 9].digest);
+      }
+      EXPECT_EQ(result.quant_error.has_value(), result.name == "int8" || result.name == "other");
+    }
+    EXPECT_NE(results[3].digest, results[12].digest);
+    EXPECT_NE(results[5].digest, results[7].digest);
+    EXPECT_EQ(results[0].offset, 0U);
+    EXPECT_EQ(results[9].offset, 1U);
+  }
+}
+
+TEST(Executor, MakesTensorsInTheOrderOfTheirSources) {
+  ScratchFolder folder;
+  TensorInfo early = sparse_tensor(folder.path() / "a.bin", "early", {1000, 1000});
+  TensorInfo late = sparse_tensor(folder.path() / "b.bin", "late", {1000, 1000});
+  TensorInfo behind = early;
+  behind.name = "behind";
+  behind.shape = {500, 1000};
+  behind.bytes = early.bytes / 2;
+  behind.offset = early.bytes / 2;
+  std::filesystem::resize_file(early.file->path(), 0);
+  std::filesystem::resize_file(late.file->path(), 0);
+  // The first that is made is the first to fail.
+  const auto first_of = [&](const std::vector<TensorInfo>& sources) {
+    std::vector<std::pair<std::string, Recipe>> tensors;
+    for (const TensorInfo& info : sources) tensors.emplace_back(info.name, cast(source(info), DType::f16));
+    ExecuteOptions options;
+    options.workers = 1;
+    OutputDirectory output(folder.path() / "out", false);
+    try {
+      execute(plan_of(tensors), output, options);
+    } catch (const Error& error) {
+      return error.site().tensor;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(first_of({late, behind, early}), "early");
+  EXPECT_EQ(first_of({late, behind}), "behind");
+  EXPECT_EQ(first_of({behind, late}), "behind");
+}
+
+TEST(Executor, RunsManyRanksOfSmallTensors) {
+  ScratchFolder folder;
+  const TensorInfo all = sparse_tensor(folder.path() / "weights.bin", "weights", {16 * 500, 64});
+  Plan plan;
+  for (uint64_t rank = 0; rank < 16; ++rank) {
+    PlannedFile file{fmt::format("rank{}", rank), 0, {}, {}};
+    for (uint64_t i = 0; i < 500; ++i) {
+      const uint64_t row = i % 2 == 0 ? i : i * 16 + rank;  // half of them on every rank
+      const Recipe recipe = cast(slice(source(all), 0, row, row + 1), DType::f16);
+      file.tensors.push_back({fmt::format("t{}", i), file.size, recipe});
+      file.size += recipe.bytes();
+    }
+    plan.files.push_back(file);
+  }
+  OutputDirectory output(folder.path() / "out", false);
+  const auto results = execute(plan, output);
+  EXPECT_EQ(results.size(), 16U * 500);
+  EXPECT_EQ(results.back().digest, digest_of(std::string(128, '\0')));
+}
+
 TEST(Executor, NamesTheTensorWhenASourceIsCutShortAndLeavesNothing) {
   for (const auto& [workers, tiled] : {std::pair(1U, false), {4U, false}, {1U, true}, {4U, true}}) {
     ScratchFolder folder;
@@ -248,6 +379,29 @@ TEST(Executor, ConvertsHalfAGigabyteStraightAndTransposedInLittleMemory) {
                      {"turned", cast(transpose(source(wide)), DType::f16)},
                      {"head", cast(transpose(source(vocabulary)), DType::f16)}}),
             output, options);
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return static_cast<int>(std::min(usage.ru_maxrss / 1024, 254L));
+  });
+  EXPECT_LE(mebibytes, 64);
+  EXPECT_GE(mebibytes, 1);
+}
+
+TEST(Executor, QuantisesWideAndStackedWeightsInLittleMemory) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory counts";
+  ScratchFolder folder;
+  const TensorInfo experts = sparse_tensor(folder.path() / "experts.bin", "experts", {16, 12800, 256});
+  const TensorInfo wide = sparse_tensor(folder.path() / "wide.bin", "wide", {5120, 17920});
+  const int mebibytes = in_child([&] {
+    PlannedFile file{"rank0.safetensors", 0, {}, {}};
+    file.tensors.push_back(quantized("experts", file, quantize(source(experts), {8, QuantLayout::sm90}), DType::f16));
+    file.tensors.push_back(quantized("wide", file, quantize(source(wide), {4, QuantLayout::sm80}), DType::f16));
+    file.tensors.push_back(
+        quantized("plain", file, quantize(cast(source(wide), DType::f32), {4, QuantLayout::plain}), DType::f16));
+    OutputDirectory output(folder.path() / "out", false);
+    ExecuteOptions options;
+    options.workers = 2;
+    execute({{file}}, output, options);
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
     return static_cast<int>(std::min(usage.ru_maxrss / 1024, 254L));

@@ -10,26 +10,13 @@
 #include <random>
 
 #include "base/half.h"
+#include "weights/every_target.h"
 #include "weights/reference_floats.h"
 
 namespace transload {
 namespace {
 
 using reference::bits_of;
-
-// Runs `test` once for each instruction set; failures name it.
-template <class Test>
-void on_every_target(const Test& test) {
-  const std::vector<std::string> targets = kernel_targets();
-  ASSERT_FALSE(targets.empty());
-  for (const std::string& target : targets) {
-    SCOPED_TRACE(target);
-    use_kernel_target(target);
-    test();
-    if (testing::Test::HasFatalFailure()) break;
-  }
-  use_kernel_target("");
-}
 
 std::vector<uint16_t> all_halves() {
   std::vector<uint16_t> values(65536);

@@ -47,6 +47,7 @@ TEST(Recipe, PrintsItselfOnOneLine) {
             "reshape(unpair_rotary_rows(src 'w', 3), [12,8,1,1])");
   EXPECT_EQ(affine(transpose(matrix()), 0.5F, 1).text(), "affine(transpose(src 'w'), 0.5, 1)");
   EXPECT_EQ(constant({2}, {1, 2}).text(), "constant [2]");
+  EXPECT_EQ(quantize(matrix(), {4, QuantLayout::plain}).text(), "quantize(src 'w', int4 plain)");
   EXPECT_EQ(Recipe().text(), "nothing");
 }
 
@@ -110,6 +111,42 @@ TEST(Recipe, ComparesByStructure) {
   EXPECT_NE(random(DType::f32, {2}, 1, 1), random(DType::f32, {2}, 2, 1));
   EXPECT_NE(Recipe(), matrix());
   EXPECT_EQ(Recipe(), Recipe());
+}
+
+// Recipes that are equal are found by their hash; others should seldom share one.
+TEST(Recipe, HashesByStructure) {
+  TensorInfo weight{"w", DType::i8, {8, 12}, 0, 96, nullptr};
+  TensorInfo scales{"s", DType::f16, {12}, 96, 24, nullptr};
+  const auto all = [&] {
+    return std::vector<Recipe>{stored("w", DType::bf16, {12, 8}),
+                               stored("w", DType::bf16, {12, 8}, 192),
+                               slice(matrix(), 0, 0, 4),
+                               slice(matrix(), 0, 4, 8),
+                               transpose(matrix()),
+                               reshape(matrix(), {8, 12}),
+                               cast(matrix(), DType::f16),
+                               cast(matrix(), DType::f32),
+                               concat({matrix(), stored("v", DType::bf16, {1, 8}, 192)}, 0),
+                               unpair_rotary_rows(matrix(), 3),
+                               affine(matrix(), 2, 1),
+                               constant({2}, {1, 2}),
+                               constant({2}, {1, 3}),
+                               constant_i64({2}, {1, 2}),
+                               random(DType::f32, {2}, 1, 1),
+                               random(DType::f32, {2}, 2, 1),
+                               quantize(matrix(), {8, QuantLayout::plain}),
+                               quantize(matrix(), {8, QuantLayout::transpose}),
+                               quantize(matrix(), {4, QuantLayout::plain}),
+                               dequantize(weight, scales, {8, QuantLayout::plain})};
+  };
+  const std::vector<Recipe> first = all();
+  const std::vector<Recipe> second = all();
+  for (size_t i = 0; i < first.size(); ++i) {
+    for (size_t j = 0; j < second.size(); ++j) {
+      EXPECT_EQ(first[i] == second[j], i == j) << first[i].text() << " " << second[j].text();
+      EXPECT_EQ(recipe_hash(first[i]) == recipe_hash(second[j]), i == j) << first[i].text() << " " << second[j].text();
+    }
+  }
 }
 
 TEST(Recipe, RefusesOperandsThatDoNotFit) {

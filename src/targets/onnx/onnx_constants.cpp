@@ -29,7 +29,7 @@ static_assert(std::endian::native == std::endian::little);
 [[noreturn]] void fail(ErrorCode code, const std::string& what) { throw Error(code, what); }
 
 DType dtype_of(const Tensor& tensor) {
-  if (const auto dtype = find_dtype_by_onnx_data_type(tensor.data_type)) return *dtype;
+  if (const auto dtype = find_dtype_by_onnx_data_type(tensor.data_type); dtype && *dtype != DType::boolean) return *dtype;
   fail(ErrorCode::dtype_unsupported, fmt::format("data_type: got {}, expected that of f32, f16, i32 or i64", tensor.data_type));
 }
 

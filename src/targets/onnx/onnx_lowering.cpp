@@ -18,14 +18,18 @@ void lower_gelu(OnnxLowering&, const Node& node, OnnxNode& out) { out.attributes
 
 void lower_axis(OnnxLowering&, const Node& node, OnnxNode& out) { out.attributes = {{"axis", node.integer("axis")}}; }
 
-void lower_reduce_mean(OnnxLowering& lowering, const Node& node, OnnxNode& out) {
+void lower_reduction(OnnxLowering& lowering, const Node& node, OnnxNode& out) {
   const std::vector<int64_t>& axes = node.integers("axes");
-  if (lowering.opset() < kReduceMeanAxesInput) {
+  if (lowering.opset() < kReduceAxesInput) {
     out.attributes.push_back({"axes", axes});
   } else {
     out.inputs.push_back(lowering.integers(axes));
   }
   out.attributes.push_back({"keepdims", int64_t{1}});
+}
+
+void lower_argmax(OnnxLowering&, const Node& node, OnnxNode& out) {
+  out.attributes = {{"axis", node.integer("axis")}, {"keepdims", int64_t{1}}};
 }
 
 void lower_gemm(OnnxLowering&, const Node&, OnnxNode& out) {
@@ -65,14 +69,22 @@ constexpr std::array<LoweringRow, kOpCount> kRows = {{
     {Op::sub, "Sub", 14, lower_plain},
     {Op::mul, "Mul", 14, lower_plain},
     {Op::div, "Div", 14, lower_plain},
+    {Op::max, "Max", 13, lower_plain},
+    {Op::min, "Min", 13, lower_plain},
+    {Op::equal, "Equal", 13, lower_plain},
+    {Op::greater, "Greater", 13, lower_plain},
+    {Op::where, "Where", 16, lower_plain},
     {Op::neg, "Neg", 13, lower_plain},
+    {Op::abs, "Abs", 13, lower_plain},
     {Op::sqrt, "Sqrt", 13, lower_plain},
     {Op::sigmoid, "Sigmoid", 13, lower_plain},
     {Op::tanh, "Tanh", 13, lower_plain},
     {Op::erf, "Erf", 13, lower_plain},
     {Op::gelu, "Gelu", 20, lower_gelu},
     {Op::softmax, "Softmax", 13, lower_axis},
-    {Op::reduce_mean, "ReduceMean", 13, lower_reduce_mean},
+    {Op::reduce_mean, "ReduceMean", 13, lower_reduction},
+    {Op::reduce_max, "ReduceMax", 13, lower_reduction},
+    {Op::argmax, "ArgMax", 13, lower_argmax},
     {Op::gemm, "Gemm", 13, lower_gemm},
     {Op::matmul, "MatMul", 13, lower_plain},
     {Op::conv1x1, "Conv", 11, lower_conv1x1},
@@ -134,7 +146,7 @@ OnnxOperator onnx_operator(Op op) {
 }
 
 std::optional<DType> find_dtype_by_onnx_data_type(int64_t data_type) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::i32, DType::i64}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::i32, DType::i64, DType::boolean}) {
     if (onnx_data_type(dtype) == data_type) return dtype;
   }
   return std::nullopt;
@@ -148,6 +160,8 @@ int32_t onnx_data_type(DType dtype) {
       return 6;
     case DType::i64:
       return 7;
+    case DType::boolean:
+      return 9;
     case DType::f16:
       return 10;
     case DType::f64:
@@ -160,7 +174,6 @@ int32_t onnx_data_type(DType dtype) {
     case DType::u32:
     case DType::u16:
     case DType::u8:
-    case DType::boolean:
     case DType::q4_0:
     case DType::q4_1:
     case DType::q5_0:
@@ -175,7 +188,7 @@ int32_t onnx_data_type(DType dtype) {
       break;
   }
   throw Error(ErrorCode::dtype_unsupported,
-              fmt::format("type in an ONNX graph: got {}, expected f32, f16, i32 or i64", dtype_name(dtype)));
+              fmt::format("type in an ONNX graph: got {}, expected f32, f16, i32, i64 or boolean", dtype_name(dtype)));
 }
 
 }  // namespace transload

@@ -15,7 +15,7 @@ namespace transload {
 
 inline constexpr int kMinOnnxOpset = 17;
 inline constexpr int kMaxOnnxOpset = 23;
-inline constexpr int kReduceMeanAxesInput = 18;  // the first opset where axes are an operand; before: an attribute
+inline constexpr int kReduceAxesInput = 18;  // the first opset where axes of a reduction are an operand; before: an attribute
 
 struct OnnxAttribute {
   std::string_view name;

@@ -139,19 +139,25 @@ std::vector<Attribute> raise_softmax(NodeReader& node) { return {{"axis", node.a
 
 std::vector<Attribute> raise_concat(NodeReader& node) { return {{"axis", node.axis(node.integer("axis"))}}; }
 
-std::vector<Attribute> raise_reduce_mean(NodeReader& node) {
+std::vector<Attribute> raise_reduction(NodeReader& node) {
   node.require_integer("keepdims", 1, 1);
-  const bool as_operand = node.opset() >= kReduceMeanAxesInput;
+  const bool as_operand = node.opset() >= kReduceAxesInput;
   std::optional<Ints> axes = as_operand ? node.find_integers(0) : node.integers("axes");
   if (as_operand) {
     node.require_integer("noop_with_empty_axes", 0, 0);
   } else if (node.find_integers(0)) {
-    node.unsupported("axes", "an operand", fmt::format("an attribute below opset {}", kReduceMeanAxesInput));
+    node.unsupported("axes", "an operand", fmt::format("an attribute below opset {}", kReduceAxesInput));
   }
   if (!axes || axes->empty()) node.unsupported("axes", "none", "at least one");
   for (int64_t& axis : *axes) axis = node.axis(axis);
   std::sort(axes->begin(), axes->end());
   return {{"axes", std::move(*axes)}};
+}
+
+std::vector<Attribute> raise_argmax(NodeReader& node) {
+  node.require_integer("keepdims", 1, 1);
+  node.require_integer("select_last_index", 0, 0);
+  return {{"axis", node.axis(node.integer("axis", 0))}};
 }
 
 std::vector<Attribute> raise_gemm(NodeReader& node) {
@@ -231,18 +237,40 @@ std::vector<Attribute> raise_cast(NodeReader& node) {
   node.require_integer("saturate", 1, 1);
   const int64_t to = node.integer("to");
   const std::optional<DType> dtype = find_dtype_by_onnx_data_type(to);
-  if (!dtype) node.unsupported("attribute 'to'", to, "the number of f32, f16, i32 or i64");
+  if (!dtype || *dtype == DType::boolean) node.unsupported("attribute 'to'", to, "the number of f32, f16, i32 or i64");
   return {{"to", static_cast<int64_t>(*dtype)}};
 }
 
 constexpr std::array<RaisingRow, kOpCount> kRows = {{
-    {Op::add, 2, 0, raise_plain},       {Op::sub, 2, 0, raise_plain},           {Op::mul, 2, 0, raise_plain},
-    {Op::div, 2, 0, raise_plain},       {Op::neg, 1, 0, raise_plain},           {Op::sqrt, 1, 0, raise_plain},
-    {Op::sigmoid, 1, 0, raise_plain},   {Op::tanh, 1, 0, raise_plain},          {Op::erf, 1, 0, raise_plain},
-    {Op::gelu, 1, 0, raise_gelu},       {Op::softmax, 1, 0, raise_softmax},     {Op::reduce_mean, 1, 1, raise_reduce_mean},
-    {Op::gemm, 3, 0, raise_gemm},       {Op::matmul, 2, 0, raise_plain},        {Op::conv1x1, 3, 0, raise_conv1x1},
-    {Op::reshape, 1, 1, raise_reshape}, {Op::transpose, 1, 0, raise_transpose}, {Op::concat, kAnyNumber, 0, raise_concat},
-    {Op::slice, 1, 4, raise_slice},     {Op::gather, 2, 0, raise_gather},       {Op::cast, 1, 0, raise_cast},
+    {Op::add, 2, 0, raise_plain},
+    {Op::sub, 2, 0, raise_plain},
+    {Op::mul, 2, 0, raise_plain},
+    {Op::div, 2, 0, raise_plain},
+    {Op::max, 2, 0, raise_plain},
+    {Op::min, 2, 0, raise_plain},
+    {Op::equal, 2, 0, raise_plain},
+    {Op::greater, 2, 0, raise_plain},
+    {Op::where, 3, 0, raise_plain},
+    {Op::neg, 1, 0, raise_plain},
+    {Op::abs, 1, 0, raise_plain},
+    {Op::sqrt, 1, 0, raise_plain},
+    {Op::sigmoid, 1, 0, raise_plain},
+    {Op::tanh, 1, 0, raise_plain},
+    {Op::erf, 1, 0, raise_plain},
+    {Op::gelu, 1, 0, raise_gelu},
+    {Op::softmax, 1, 0, raise_softmax},
+    {Op::reduce_mean, 1, 1, raise_reduction},
+    {Op::reduce_max, 1, 1, raise_reduction},
+    {Op::argmax, 1, 0, raise_argmax},
+    {Op::gemm, 3, 0, raise_gemm},
+    {Op::matmul, 2, 0, raise_plain},
+    {Op::conv1x1, 3, 0, raise_conv1x1},
+    {Op::reshape, 1, 1, raise_reshape},
+    {Op::transpose, 1, 0, raise_transpose},
+    {Op::concat, kAnyNumber, 0, raise_concat},
+    {Op::slice, 1, 4, raise_slice},
+    {Op::gather, 2, 0, raise_gather},
+    {Op::cast, 1, 0, raise_cast},
 }};
 
 constexpr bool in_enumerator_order() {
@@ -303,6 +331,8 @@ std::vector<Attribute> raise(const RaisingRow& row, const onnx_message::Node& no
                              std::span<const Value* const> operands, const IntegerOperand& integers) {
   NodeReader reader(node, row, opset, operands, integers);
   if (const size_t least = op_info(row.op).min_inputs; operands.size() < least) {
+    const bool any_number = row.op == Op::max || row.op == Op::min;  // of operands, in ONNX
+    if (any_number && !operands.empty()) reader.unsupported("operands", operands.size(), least);
     reader.invalid("operands", operands.size(), fmt::format("at least {}", least));
   }
   std::vector<Attribute> attributes = row.raise(reader);

@@ -79,7 +79,8 @@ std::optional<DeclaredType> declared_type(const onnx_message::ValueInfo& info) {
   const std::optional<DType> dtype = find_dtype_by_onnx_data_type(info.elem_type);
   if (!dtype) {
     fail(ErrorCode::dtype_unsupported,
-         fmt::format("elem_type of '{}': got {}, expected that of f32, f16, i32 or i64", printable(info.name), info.elem_type),
+         fmt::format("elem_type of '{}': got {}, expected that of f32, f16, i32, i64 or boolean", printable(info.name),
+                     info.elem_type),
          info.offset);
   }
   Shape shape;
@@ -227,6 +228,10 @@ class GraphReader {
       fail(ErrorCode::shape_mismatch,
            fmt::format("type of input '{}': got none or one without a shape, expected a tensor of fixed shape", input.name),
            input.offset);
+    }
+    if (type->dtype == DType::boolean) {
+      fail(ErrorCode::dtype_unsupported,
+           fmt::format("type of input '{}': got boolean, expected f32, f16, i32 or i64", input.name), input.offset);
     }
     add(input.name, graph_.add_input(std::string(input.name), type->dtype, std::move(type->shape)));
   }

@@ -17,11 +17,15 @@ struct RankTensor {
   std::string name;         // "transformer.layers.0.attention.qkv.weight"; layers count from 0 in each stage
   Recipe recipe;            // in the dtype of the checkpoint; i8 where it is quantised
   std::string scales_name;  // "…per_channel_scale", or empty
+  Shape scales_shape;       // [out] or [experts, out]
 };
 
 // `mapping` was checked. Order: as the tensors appear in the model. Throws quant_unsupported naming the tensor.
 std::vector<RankTensor> rank_tensors(const DecoderModel& model, const TrtllmArchitecture& architecture,
                                      const TrtllmOptions& options, DType dtype, uint32_t rank);
+
+// The layout of stacked expert weights where other weights have `layout`: no kernel for experts takes sm90.
+QuantLayout expert_layout(QuantLayout layout);
 
 // rank<N>.safetensors: tensors by dtype (f32, bf16, f16, i8), then by name; no metadata.
 PlannedFile plan_rank_file(const std::vector<RankTensor>& tensors, DType dtype, uint32_t rank);

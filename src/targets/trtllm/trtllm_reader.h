@@ -35,6 +35,9 @@ struct TrtllmCheckpoint {
   std::vector<std::map<std::string, TensorInfo, std::less<>>> ranks;  // by name
 
   const TensorInfo& tensor(uint32_t rank, const std::string& name) const;  // throws tensor_missing
+  bool has(uint32_t rank, const std::string& name) const { return ranks[rank].contains(name); }
+  // Whether the head is the embedding. Without the field it is where the architecture has no head of its own.
+  bool tied_head() const;
 };
 
 // Whether `folder` holds config.json with an "architecture" field, and no contract.json.

@@ -1,0 +1,25 @@
+// A TensorRT-LLM checkpoint with the layout of its baked weights, as the caller or the rank manifests beside it say.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "targets/trtllm/trtllm_reader.h"
+
+namespace transload {
+
+struct TrtllmFolder {
+  TrtllmCheckpoint checkpoint;
+  std::vector<std::string> warnings;
+};
+
+// Throws what open_trtllm throws; usage for baked weights of a layout that nobody names, or that a manifest contradicts.
+TrtllmFolder open_trtllm_folder(const std::filesystem::path& folder, std::optional<QuantLayout> layout);
+
+// "none", "int8 deferred", "int4 baked sm80".
+std::string quantisation_text(const TrtllmOptions& options);
+bool has_baked_weights(const TrtllmOptions& options);
+
+}  // namespace transload
