@@ -92,7 +92,7 @@ test-tsan: build-packages
 
 test-fuzz: build-packages slow-packages
 	$(CONFIGURE) -B build/fuzz -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=$(CLANGXX) -DTRANSLOAD_FUZZ=ON -DTRANSLOAD_TESTS=OFF
-	@$(CMAKE) --build build/fuzz -j $(JOBS) --target fuzz_json fuzz_safetensors fuzz_gguf fuzz_config fuzz_onnx
+	@$(CMAKE) --build build/fuzz -j $(JOBS) --target fuzz_json fuzz_safetensors fuzz_gguf fuzz_config fuzz_onnx fuzz_trtllm
 	$(CTEST) --test-dir build/fuzz -L fuzz --output-on-failure --no-tests=error -j $(JOBS)
 
 test-reliability: all venv

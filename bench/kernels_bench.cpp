@@ -1,4 +1,4 @@
-// Conversion kernels on blocks that fit in the L2 cache, for every instruction set of this machine.
+// Conversion and quantisation kernels on blocks that fit in the L2 cache, for every instruction set of this machine.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -9,12 +9,14 @@
 
 #include "weights/dequantize.h"
 #include "weights/kernels.h"
+#include "weights/quant_kernels.h"
 #include "weights/random.h"
 
 namespace transload {
 namespace {
 
 constexpr size_t kValues = 128 << 10;  // 256 KiB of halves
+constexpr size_t kChannel = 3072;
 
 std::vector<uint16_t> some_halves() {
   std::vector<float> values(kValues);
@@ -50,6 +52,23 @@ void add_all(std::vector<uint16_t>& halves, std::vector<uint16_t>& more, std::ve
     add("f32_to_bf16", target, kValues * 4,
         [&] { benchmark::DoNotOptimize(convert_f32_to_bf16(floats.data(), more.data(), kValues)); });
     add("count_nan_bf16", target, kValues * 2, [&] { benchmark::DoNotOptimize(count_nan_bf16(halves.data(), kValues)); });
+    // One channel of 3,072 values after another: what quantising to the sm80 layout does once they are f32.
+    for (const int bits : {8, 4}) {
+      add("quantize_int" + std::to_string(bits), target, kValues * 2, [&floats, &more, bits] {
+        static std::vector<int8_t> q(kChannel);
+        auto* out = reinterpret_cast<uint8_t*>(more.data());
+        for (size_t i = 0; i + kChannel <= kValues; i += kChannel) {
+          benchmark::DoNotOptimize(max_magnitude_f32(floats.data() + i, kChannel));
+          benchmark::DoNotOptimize(quantize_values(floats.data() + i, kChannel, 0.001F, 1, bits, q.data()));
+          (bits == 8 ? permute_int8 : permute_int4)(q.data(), kChannel, out + i * static_cast<size_t>(bits) / 8,
+                                                    static_cast<size_t>(8 * bits));
+        }
+      });
+    }
+    add("transpose_u8", target, kValues, [&] {
+      transpose_u8(reinterpret_cast<const uint8_t*>(halves.data()), 4096 + 64, reinterpret_cast<uint8_t*>(more.data()), 32, 32,
+                   4096);
+    });
     add("transpose_u16", target, kValues * 2, [&] { transpose_u16(halves.data(), 2048, more.data(), 64, 64, 2048); });
   }
   add("random", "", kValues * 4, [&] { random_values(1, 0.02F, 0, 0, kValues, floats.data()); });

@@ -7,7 +7,7 @@ import pathlib
 from against_cp import machine, measure_cp, measure_export, median, require_disk, run, settle
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CONFIG = ROOT / "tests/data/configs/phi3_mini_real.json"
+CONFIG = ROOT / "tests/data/configs/phi-3-mini-4k/config.json"
 SOURCE_BYTES = 7_642_181_832  # of the real dimensions in bf16
 
 # Name, options, and what is asked for: at least cp's rate ("rate"), or at most that many times cp's time for the source.

@@ -65,7 +65,7 @@ Recipe affine(const Recipe& input, float scale, float offset);
 
 // Weight-only quantisation as TensorRT-LLM stores it. w is [out, in], or [n, out, in] for n stacked matrices, in f32, f16 or
 // bf16. For each output channel, in fp32: scale = max|w| * 2^-(bits-1); q = w / scale rounded half away from zero and clamped to
-// [-2^(bits-1), 2^(bits-1) - 1]; q = 0 where scale is 0.
+// [-2^(bits-1), 2^(bits-1) - 1]; q = 0 where scale is 0. NaN raises no scale; NaN and inf / inf give 127 (4 bits: -8).
 enum class QuantLayout : uint8_t {
   plain,      // [in, out] row-major
   transpose,  // [out, in] row-major

@@ -189,6 +189,7 @@ void add_export_trtllm(CLI::App& exports, std::vector<Command>& commands) {
                             ->group(quantisation);
 
   add_export_running(*trtllm, *arguments, options, help);
+  ranks->excludes("--verify");  // which asks for all ranks
   trtllm->add_flag("--resume", options.resume, "keep ranks that DIR holds complete and right, and write the others file by file")
       ->excludes("--overwrite")
       ->group(kRunningGroup);

@@ -83,8 +83,7 @@ ValueId build_experts(StepBuilder& b, const std::string& prefix, ValueId x, cons
   for (size_t i = 0; i < experts.experts.size(); ++i) {
     const std::string expert = fmt::format("{}_expert_{}", prefix, i);
     const ValueId weight = b.slice(expert + "_weight", weights, 1, i, i + 1);
-    const ValueId part =
-        b.binary(Op::mul, expert + "_weighted", build_mlp(b, expert, x, experts.experts[i]), weight);
+    const ValueId part = b.binary(Op::mul, expert + "_weighted", build_mlp(b, expert, x, experts.experts[i]), weight);
     const bool is_last = i + 1 == experts.experts.size();
     sum = i == 0 ? part : b.binary(Op::add, is_last ? prefix + "_down" : expert + "_sum", sum, part);
   }

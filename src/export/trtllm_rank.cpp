@@ -61,23 +61,23 @@ StoredRank check_stored_rank(const std::filesystem::path& folder, const TrtllmRa
     stored.fault = fmt::format("'{}' is missing", has_file ? name : rank.file.name);
     return stored;
   }
-  const std::string text = read_text_file(folder / name);
   try {
+    const std::string text = read_text_file(folder / name);
     const std::vector<TensorResult> results = results_of(text, name);
     // Of a text that is equal but for its digests, digests are all that is left to check.
     if (results.size() != stored_tensors(rank.file) || text != manifests.text(rank, results)) {
-      stored.fault = fmt::format("'{}' is of another conversion: other options, sources, layout or version", name);
+      stored.fault = fmt::format("'{}' is of another conversion: other options, sources or version", name);
       return stored;
     }
     stored.numeric_fault = !results.empty() && results.front().nan_count > 0;
+    const DigestCheck check = check_digests(folder, read_file_manifest(folder, name), workers, progress);
+    if (!check.mismatches.empty()) {
+      const VerifyFailure& first = check.mismatches.front();
+      stored.fault = fmt::format("{}{}", first.tensor.empty() ? "" : fmt::format("tensor '{}': ", first.tensor), first.what);
+    }
   } catch (const Error& error) {
+    // Whatever cannot be read is as good as absent.
     stored.fault = error.what();
-    return stored;
-  }
-  const DigestCheck check = check_digests(folder, read_file_manifest(folder, name), workers, progress);
-  if (!check.mismatches.empty()) {
-    const VerifyFailure& first = check.mismatches.front();
-    stored.fault = fmt::format("{}{}", first.tensor.empty() ? "" : fmt::format("tensor '{}': ", first.tensor), first.what);
   }
   return stored;
 }

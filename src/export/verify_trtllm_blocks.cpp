@@ -8,10 +8,9 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <span>
 
+#include "export/block_arithmetic.h"
 #include "export/trtllm_folder.h"
-#include "runtime/activations.h"
 #include "runtime/matmul.h"
 #include "runtime/weight_matrix.h"
 #include "targets/trtllm/hf_tensors.h"
@@ -19,37 +18,8 @@
 namespace transload {
 namespace {
 
-constexpr uint64_t kRows = 5;
 constexpr uint64_t kHeadChunk = 4096;  // rows of the head at a time: a head may be gigabytes in fp32
 constexpr double kAllowed = 1e-5;
-
-using Values = std::vector<float>;  // [kRows, width]
-
-// Equal on every machine: a hash of the index (splitmix64), in [-1, 1).
-Values pseudo_random_rows(uint64_t width, uint64_t seed) {
-  Values values(kRows * width);
-  for (uint64_t i = 0; i < values.size(); ++i) {
-    uint64_t z = (seed << 40) + (i + 1) * 0x9E3779B97F4A7C15ULL;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    values[i] = static_cast<float>(static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1);
-  }
-  return values;
-}
-
-void add(Values& sum, const Values& values) {
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
-}
-
-Values columns(const Values& rows, uint64_t width, uint64_t begin, uint64_t end) {
-  Values out;
-  out.reserve(kRows * (end - begin));
-  for (uint64_t r = 0; r < kRows; ++r) {
-    out.insert(out.end(), rows.begin() + static_cast<std::ptrdiff_t>(r * width + begin),
-               rows.begin() + static_cast<std::ptrdiff_t>(r * width + end));
-  }
-  return out;
-}
 
 // Products with weights that live as long as this.
 class Products {
@@ -59,8 +29,8 @@ class Products {
   Values times(const Values& x, const Recipe& weight, const Recipe& bias = {}) {
     const WeightMatrix matrix = store_.matrix(weight);
     const Values added = bias.empty() ? Values() : store_.values(bias);
-    Values out(kRows * matrix.rows);
-    multiply_transposed(pool_, x.data(), kRows, matrix, added.empty() ? nullptr : added.data(), out.data());
+    Values out(kBlockRows * matrix.rows);
+    multiply_transposed(pool_, x.data(), kBlockRows, matrix, added.empty() ? nullptr : added.data(), out.data());
     return out;
   }
   void add_bias(Values& rows, const Recipe& bias) {
@@ -72,100 +42,6 @@ class Products {
  private:
   WorkerPool& pool_;
   WeightStore store_;
-};
-
-// softmax(q k^T / sqrt(head)) v over the rows up to one's own; each key/value head serves heads / kv_heads queries.
-Values attend(const Values& q, const Values& k, const Values& v, uint64_t heads, uint64_t kv_heads, uint64_t head) {
-  Values out(kRows * heads * head);
-  const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head)));
-  for (uint64_t h = 0; h < heads; ++h) {
-    const uint64_t kv = h / (heads / kv_heads);
-    const auto key = [&](const Values& from, uint64_t row) { return from.data() + (row * kv_heads + kv) * head; };
-    for (uint64_t row = 0; row < kRows; ++row) {
-      const float* query = q.data() + (row * heads + h) * head;
-      std::vector<float> scores(row + 1);
-      for (uint64_t t = 0; t <= row; ++t) scores[t] = scale * dot_product(query, key(k, t), head);
-      const float largest = *std::max_element(scores.begin(), scores.end());
-      float sum = 0;
-      for (float& score : scores) sum += score = std::exp(score - largest);
-      float* target = out.data() + (row * heads + h) * head;
-      for (uint64_t t = 0; t <= row; ++t) add_scaled(target, key(v, t), scores[t] / sum, head);
-    }
-  }
-  return out;
-}
-
-// act(min(gate, limit)) * (clamp(up, -limit, limit) + offset), in place of `gate`.
-void combine(Values& gate, Values& up, Activation activation, std::optional<float> limit, float offset) {
-  if (limit) {
-    for (float& value : gate) value = std::min(value, *limit);
-    for (float& value : up) value = std::clamp(value, -*limit, *limit);
-  }
-  activate(activation, gate.data(), gate.size());
-  for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] + offset;
-}
-
-struct Choice {
-  uint64_t expert = 0;
-  float weight = 0;
-};
-
-// Sparse mixer: twice the expert with the largest logit, weighted by its softmax among those not far below it.
-std::vector<Choice> choose_experts(std::span<const float> logits, double jitter) {
-  std::vector<Choice> chosen;
-  for (int round = 0; round < 2 && chosen.size() < logits.size(); ++round) {
-    const auto taken = [&](uint64_t e) { return !chosen.empty() && chosen.front().expert == e; };
-    float largest = -std::numeric_limits<float>::infinity();
-    Choice best;
-    for (uint64_t e = 0; e < logits.size(); ++e) {
-      if (taken(e) || !(logits[e] > largest)) continue;
-      largest = logits[e];
-      best.expert = e;
-    }
-    float sum = 0;
-    for (uint64_t e = 0; e < logits.size(); ++e) {
-      const double room = 2 * jitter * std::max(std::abs(logits[e]), largest);
-      if (!taken(e) && largest - logits[e] <= room) sum += std::exp(logits[e] - largest);
-    }
-    best.weight = 1 / sum;
-    chosen.push_back(best);
-  }
-  return chosen;
-}
-
-void add_weighted_rows(Values& sum, const Values& values, const std::vector<float>& row_weights) {
-  const uint64_t width = sum.size() / kRows;
-  for (uint64_t r = 0; r < kRows; ++r) add_scaled(sum.data() + r * width, values.data() + r * width, row_weights[r], width);
-}
-
-// For each row, the weight of `expert`; empty when no row chose it.
-std::vector<float> weights_of(uint64_t expert, const std::vector<std::vector<Choice>>& choices) {
-  std::vector<float> weights(kRows);
-  bool any = false;
-  for (uint64_t r = 0; r < kRows; ++r) {
-    for (const Choice& choice : choices[r]) {
-      if (choice.expert != expert) continue;
-      weights[r] = choice.weight;
-      any = true;
-    }
-  }
-  if (!any) weights.clear();
-  return weights;
-}
-
-std::vector<std::vector<Choice>> choices_of(const Values& logits, double jitter) {
-  const uint64_t experts = logits.size() / kRows;
-  std::vector<std::vector<Choice>> choices;
-  for (uint64_t r = 0; r < kRows; ++r) choices.push_back(choose_experts(std::span(logits).subspan(r * experts, experts), jitter));
-  return choices;
-}
-
-// What is the same for both sides.
-struct BlockRules {
-  Activation activation = Activation::silu;
-  std::optional<float> limit;
-  float up_offset = 0;
-  double jitter = 0;
 };
 
 BlockRules rules_of(const Layer& layer) {
@@ -197,7 +73,7 @@ class SplitBlocks {
     const uint64_t q_end = heads * d_.head_dim;
     const uint64_t k_end = q_end + kv_heads * d_.head_dim;
     const uint64_t width = k_end + kv_heads * d_.head_dim;
-    Values sum(kRows * d_.hidden);
+    Values sum(kBlockRows * d_.hidden);
     Products products(pool_);
     for (uint32_t rank = 0; rank < mapping_.tensor; ++rank) {
       const Values qkv = products.times(x, weight(rank, "attention.qkv"), maybe(rank, "attention.qkv.bias"));
@@ -210,7 +86,7 @@ class SplitBlocks {
   }
 
   Values mlp(const Values& x) const {
-    Values sum(kRows * d_.hidden);
+    Values sum(kBlockRows * d_.hidden);
     Products products(pool_);
     for (uint32_t rank = 0; rank < mapping_.tensor; ++rank) {
       const Values inner = activated(products.times(x, weight(rank, "mlp.fc"), maybe(rank, "mlp.fc.bias")));
@@ -221,10 +97,10 @@ class SplitBlocks {
   }
 
   Values experts(const Values& x) const {
-    Values sum(kRows * d_.hidden);
+    Values sum(kBlockRows * d_.hidden);
     const uint32_t own = d_.experts / mapping_.expert;
     for (uint32_t rank = 0; rank < mapping_.tensor; ++rank) {
-      const auto choices = choices_of(Products(pool_).times(x, maybe(rank, "mlp.router.weight")), rules_.jitter);
+      const auto choices = choose_experts(Products(pool_).times(x, maybe(rank, "mlp.router.weight")), rules_.jitter);
       for (uint32_t local = 0; local < own; ++local) {
         const std::vector<float> row_weights = weights_of(rank % mapping_.expert * own + local, choices);
         if (row_weights.empty()) continue;
@@ -269,7 +145,7 @@ class SplitBlocks {
 
   // swiglu: left half linear, right half through the activation; gegelu: even channels through it, odd ones linear.
   Values activated(const Values& fc) const {
-    const uint64_t width = fc.size() / kRows;
+    const uint64_t width = fc.size() / kBlockRows;
     Values gate;
     Values up;
     if (checkpoint_.architecture->fc == FcOrder::up_gate) {
@@ -278,7 +154,7 @@ class SplitBlocks {
     } else {
       for (size_t i = 0; i < fc.size(); ++i) (i % 2 == 0 ? gate : up).push_back(fc[i]);
     }
-    combine(gate, up, rules_.activation, rules_.limit, rules_.up_offset);
+    combine(gate, up, rules_);
     return gate;
   }
 
@@ -307,8 +183,8 @@ class WholeBlocks {
   Values mlp(const Values& x, uint32_t layer) const { return feed_forward(x, model_.layers[layer].mlp); }
   Values experts(const Values& x, uint32_t layer) const {
     const Experts& experts = *model_.layers[layer].experts;
-    const auto choices = choices_of(Products(pool_).times(x, cast(experts.router.weight, DType::f32)), rules_.jitter);
-    Values sum(kRows * model_.hidden_size);
+    const auto choices = choose_experts(Products(pool_).times(x, cast(experts.router.weight, DType::f32)), rules_.jitter);
+    Values sum(kBlockRows * model_.hidden_size);
     for (size_t e = 0; e < experts.experts.size(); ++e) {
       const std::vector<float> row_weights = weights_of(e, choices);
       if (!row_weights.empty()) add_weighted_rows(sum, feed_forward(x, experts.experts[e]), row_weights);
@@ -331,7 +207,7 @@ class WholeBlocks {
     Products products(pool_);
     Values gate = linear(products, x, mlp.gate);
     Values up = linear(products, x, mlp.up);
-    combine(gate, up, rules_.activation, rules_.limit, rules_.up_offset);
+    combine(gate, up, rules_);
     return linear(products, gate, mlp.down);
   }
 
@@ -425,7 +301,7 @@ class BlockRun {
         const uint64_t real = last - first;
         if (real > 0) all.add(columns(got, width, 0, real), whole_.logits(x, first, last));
         // Rows behind the vocabulary are zero.
-        all.add(columns(got, width, real, width), Values(kRows * (width - real)));
+        all.add(columns(got, width, real, width), Values(kBlockRows * (width - real)));
       }
     }
     results_.push_back({.block = "lm_head",

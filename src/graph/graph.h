@@ -21,7 +21,7 @@ enum class Op : uint8_t {
   sub,
   mul,
   div,
-  max,      // floats only, as min
+  max,  // floats only, as min
   min,
   equal,    // -> boolean
   greater,  // -> boolean
@@ -111,7 +111,8 @@ class Graph {
 
 // Whole-graph rules: the graph is named, unique names of [A-Za-z0-9_] that do not start with a digit, every value produced once
 // and used, operands produced before their node, outputs (at least one, each once) produced by nodes, re-inferred shapes equal,
-// rank 1 to 4 (a scalar is [1]), no zero dimension, booleans only between nodes. All faults are reported together as graph_invalid.
+// rank 1 to 4 (a scalar is [1]), no zero dimension, booleans only between nodes. All faults are reported together as
+// graph_invalid.
 void check_graph(const Graph& graph);
 
 // Stable text, one line a value, for golden tests and --explain.

@@ -80,9 +80,7 @@ InferredType infer_binary_float(const Node& node, Operands inputs) {
   return infer_binary(node, inputs);
 }
 
-InferredType infer_comparison(const Node& node, Operands inputs) {
-  return {DType::boolean, infer_binary(node, inputs).shape};
-}
+InferredType infer_comparison(const Node& node, Operands inputs) { return {DType::boolean, infer_binary(node, inputs).shape}; }
 
 InferredType infer_where(const Node& node, Operands inputs) {
   const Value& condition = *inputs[0];

@@ -208,6 +208,13 @@ std::vector<int64_t> ConfigReader::integers_or_one(std::string_view key) {
 
 const Json* ConfigReader::raw(std::string_view key) { return read(key); }
 
+bool ConfigReader::is_null(std::string_view key) {
+  const Json* value = object_->find(key);
+  if (value == nullptr || !value->is_null()) return false;
+  ignore(key);
+  return true;
+}
+
 std::optional<ConfigReader> ConfigReader::nested(std::string_view key, bool is_config) {
   const Json* value = read(key);
   if (value == nullptr) return std::nullopt;

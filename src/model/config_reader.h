@@ -22,6 +22,7 @@ class ConfigReader {
   ConfigReader(const Json& object, std::string file, std::string prefix = "");
 
   bool has(std::string_view key) const;  // present and not null; marks nothing as read
+  bool is_null(std::string_view key);    // present and null; marks it as read then
   uint32_t u32(std::string_view key, uint32_t minimum = 1, uint32_t maximum = 1U << 30);
   std::optional<uint32_t> maybe_u32(std::string_view key, uint32_t minimum = 1, uint32_t maximum = 1U << 30);
   // `stand_in`: the harmless value, where 1 would cause a second fault.

@@ -56,13 +56,11 @@ struct Min {
 // Arithmetic as the function of two elements that it is.
 template <typename T, typename Function>
 auto arithmetic(Function f, DType dtype) {
-  return [f, dtype](T a, T b) -> T {
-    if constexpr (std::is_same_v<T, float>) {
-      return f(a, b);
-    } else {
-      return wrap(dtype, f(static_cast<uint64_t>(a), static_cast<uint64_t>(b)));
-    }
-  };
+  if constexpr (std::is_same_v<T, float>) {
+    return f;
+  } else {
+    return [f, dtype](T a, T b) { return wrap(dtype, f(static_cast<uint64_t>(a), static_cast<uint64_t>(b))); };
+  }
 }
 
 // `count` elements along one axis; a step is 0 or 1.
@@ -95,8 +93,8 @@ ValueArray run_pairs(const OpCall& call, Function f) {
       const Steps start = steps_at(outer, at / inner.size);
       const uint64_t offset = at % inner.size;
       const uint64_t part = std::min(inner.size - offset, end - at);
-      apply_run<T>(f, a + start.a + offset * inner.a_step, inner.a_step, b + start.b + offset * inner.b_step,
-                   inner.b_step, out.data + at, part);
+      apply_run<T>(f, a + start.a + offset * inner.a_step, inner.a_step, b + start.b + offset * inner.b_step, inner.b_step,
+                   out.data + at, part);
       at += part;
     }
     if constexpr (std::is_same_v<Out, float>) round_values(output.dtype, out.data + begin, end - begin);

@@ -47,8 +47,8 @@ class ValueMemory {
   uint64_t spare_bytes_ = 0;
 };
 
-// A value in memory, row-major: `floats` for f32, f16 and bf16, `integers` for i32, i64 and boolean (0 or 1). A constant that stays
-// in its file has `matrix` alone.
+// A value in memory, row-major: `floats` for f32, f16 and bf16, `integers` for i32, i64 and boolean (0 or 1). A constant that
+// stays in its file has `matrix` alone.
 struct ValueArray {
   std::shared_ptr<void> owner;  // starts at the values when an op made them; none for constants and for inputs read in place
   const float* floats = nullptr;

@@ -1,4 +1,5 @@
-// Ops that join elements along axes: softmax, mean, the greatest and its place. Sums are carried in double, so that long axes lose nothing.
+// Ops that join elements along axes: softmax, mean, the greatest and its place. Sums are carried in double, so that long axes
+// lose nothing.
 #include <algorithm>
 #include <cmath>
 

@@ -40,7 +40,7 @@ struct TensorRun {
   std::atomic<uint64_t> nan_count{0};
   std::string digest;
 
-  // Of a quantised tensor; the first two live from its first piece to its last.
+  // Of a quantised tensor; the vectors live from its first piece to its last.
   std::once_flag quant_started;
   std::vector<float> scales;             // of each channel, unrounded
   std::vector<QuantError> piece_errors;  // added in order, so that the sum does not depend on the workers

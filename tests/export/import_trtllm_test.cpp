@@ -6,8 +6,8 @@
 #include <map>
 
 #include "error_matchers.h"
-#include "transload/decoder_model.h"
 #include "export/trtllm_folder_fixture.h"
+#include "transload/decoder_model.h"
 
 namespace transload {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "error_matchers.h"
 #include "export/trtllm_folder.h"
-#include "export/verify_trtllm_blocks.h"
 #include "export/trtllm_folder_fixture.h"
+#include "export/verify_trtllm_blocks.h"
 
 namespace transload {
 namespace {
@@ -152,7 +152,7 @@ TEST(VerifyTrtllm, PassesForWeightOnlyConversionsInEveryLayoutAndSaysHowFarOffTh
     options.layout = c.options.layout;
     options.layout_given = c.options.form == QuantForm::baked;
     const VerifyTrtllmReport report = verify_trtllm(scratch.path() / "out", options);
-    EXPECT_TRUE(report.passed()) << report.failure.value_or("");
+    ASSERT_TRUE(report.passed()) << report.failure.value_or("");
     EXPECT_EQ(report.quantisation, c.quantisation);
     const bool is_baked = c.options.form == QuantForm::baked;
     // The positive maximum of a channel is one step above what 8 or 4 bits hold.

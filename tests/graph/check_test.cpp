@@ -118,7 +118,10 @@ const FaultRow kFaults[] = {
        s.graph.add_output(s.graph.add_node(Op::where, "chosen", {flags, s.x, s.w}));
      },
      "type of 'flags': got boolean, expected it of results of nodes only"},
-    {"BooleanOutput", [](Sample& s) { s.graph.add_output(s.graph.add_node(Op::greater, "flags", {s.x, s.w})); },
+    {"BooleanOutput",
+     [](Sample& s) {
+       s.graph.add_output(s.graph.add_node(Op::greater, "flags", {s.x, s.w}));
+     },
      "type of graph output 'flags': got boolean, expected numbers"},
     {"OutputTwice", [](Sample& s) { s.graph.add_output(s.y); }, "graph output: got 'y' twice, expected it once"},
 };

@@ -8,7 +8,8 @@
 
 namespace transload {
 
-// The op as value `y`. Booleans live between nodes only: a condition is `a` above 0, the result of a comparison is shown as 1 or 0.
+// The op as value `y`. Booleans live between nodes only: a condition is `a` above 0, the result of a comparison is shown as 1 or
+// 0.
 inline ValueId add_one_node(Graph& graph, Op op, std::vector<ValueId> operands, std::vector<Attribute> attributes) {
   const auto scalar = [&](const char* name, float value, DType dtype = DType::f32) {
     return graph.add_constant(name, cast(constant({1}, {value}), dtype));

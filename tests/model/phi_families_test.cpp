@@ -290,6 +290,15 @@ TEST(Phi3SmallFamily, ReadsItsFactorsAndPatterns) {
   EXPECT_EQ(built(config, tensors).layers[0].attention.block_sparse->head_step, 3U);
 }
 
+TEST(Phi3SmallFamily, TakesNoDefaultForWhatAClassWouldFillIn) {
+  for (const char* key : {"gegelu_limit", "dense_attention_every_n_layers"}) {
+    Json config = config_of("decoders/phi3small_unofficial/config.json");
+    const std::vector<StoredTensor> tensors = stored_tensors(config);
+    std::erase_if(config.object(), [&](const Json::Member& member) { return member.first == key; });
+    EXPECT_THAT([&] { built(config, tensors); }, Fails(ErrorCode::config_missing, HasSubstr(key)));
+  }
+}
+
 TEST(Phi3SmallFamily, IsTiedUnlessTheConfigSaysOtherwise) {
   Json config = config_of("decoders/phi3small_unofficial/config.json");
   config.set("tie_word_embeddings", nullptr);

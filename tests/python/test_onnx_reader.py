@@ -13,6 +13,8 @@ from golden import Golden
 BUNDLES = {
     "spark": ("spark", "--q", "8", "--opset", "23"),
     "gemma3-conv-f16": ("gemma3", "--linear", "conv1x1", "--weights", "fp16", "--compute", "fp16", "--opset", "17"),
+    "phimoe": ("phimoe", "--q", "8", "--opset", "17"),
+    "phi3small": ("phi3small_unofficial", "--q", "8"),
 }
 
 

@@ -2,6 +2,7 @@
 import hashlib
 import json
 import shutil
+import time
 
 import pytest
 
@@ -74,9 +75,8 @@ def test_a_dry_run_forecasts_every_byte_and_writes_nothing(run, tmp_path, option
 
 
 def test_a_model_of_42_billion_parameters_is_planned_in_a_second(run, transload, tmp_path):
-    config = ROOT / "tests/data/configs/phi35_moe_real.json"
+    config = ROOT / "tests/data/configs/phi-3.5-moe/config.json"
     assert transload("synth", config, "-o", tmp_path / "in", "--sparse").returncode == 0
-    import time
     started = time.monotonic()
     plan = json.loads(run(tmp_path / "in", tmp_path / "out", "--dry-run", "--json", "--tp", 8, "--moe-ep", 4, "--pp", 2).stdout)
     assert time.monotonic() - started < 1
@@ -86,7 +86,7 @@ def test_a_model_of_42_billion_parameters_is_planned_in_a_second(run, transload,
 
 
 def test_the_other_dense_model_in_real_size_is_planned(run, transload, tmp_path):
-    config = ROOT / "tests/data/configs/phi3_mini_real.json"
+    config = ROOT / "tests/data/configs/phi-3-mini-4k/config.json"
     assert transload("synth", config, "-o", tmp_path / "in", "--sparse").returncode == 0
     plan = json.loads(run(tmp_path / "in", tmp_path / "out", "--dry-run", "--json", "--dtype", "float16").stdout)
     assert plan["ranks"][0]["bytes"] == 7_642_181_832  # as the handed data states for this size
@@ -145,6 +145,10 @@ DAMAGE = {
     "no manifest": (lambda out: (out / "rank1.manifest.json").unlink(), "'rank1.manifest.json' is missing"),
     "no rank file": (lambda out: (out / "rank1.safetensors").unlink(), "'rank1.safetensors' is missing"),
     "a manifest that is none": (lambda out: (out / "rank1.manifest.json").write_text("{"), "rank1.manifest.json"),
+    "numbers that are none": (lambda out: (out / "rank1.manifest.json").write_text(
+        (out / "rank1.manifest.json").read_text().replace('"numeric_faults": 0', '"numeric_faults": 2')), "numeric_faults"),
+    "an empty list of tensors": (lambda out: (out / "rank1.manifest.json").write_text(
+        json.dumps(json.loads((out / "rank1.manifest.json").read_text()) | {"tensors": []})), "of another conversion"),
     "the manifest of another rank": (lambda out: shutil.copy(out / "rank0.manifest.json", out / "rank1.manifest.json"),
                                      "of another conversion"),
     "a header that differs": (lambda out: (out / "rank1.safetensors").write_bytes(
@@ -163,6 +167,14 @@ def test_resume_writes_again_what_is_not_right(run, tmp_path, two_ranks, name):
     assert kept(result) == [0]
     assert "'rank1.safetensors' was there and is written again: " in result.stderr and reason in result.stderr
     assert digests(out) == digests(two_ranks)
+
+
+def test_a_folder_in_the_place_of_a_file_is_an_error(run, tmp_path, two_ranks):
+    out = shutil.copytree(two_ranks, tmp_path / "out")
+    (out / "rank1.safetensors").unlink()
+    (out / "rank1.safetensors").mkdir()
+    result = run(MINI, out, "--tp", 2, "--resume", code=5)
+    assert "rank1.safetensors: cannot rename" in result.stderr and hidden(out) == []
 
 
 def test_resume_writes_what_is_not_there_without_a_word(run, tmp_path, two_ranks):
@@ -253,6 +265,13 @@ def test_the_report_names_the_worst_tensor_first(run, tmp_path):
     assert all(5 < row["sqnr_db"] < 60 for row in summary["quant_errors"])
 
 
+@pytest.mark.parametrize("options", [(), ("--tp", 2, "--quant", "int8", "--form", "baked", "--layout", "sm90")])
+def test_verify_follows_the_export(run, tmp_path, options):
+    result = json.loads(run(MOE, tmp_path / "out", "--verify", "--json", *options).stdout)
+    assert result["verify"]["failure"] is None and result["verify"]["tensors_compared"] > 50
+    assert result["export"]["ranks"]
+
+
 def test_the_newer_layout_of_the_config_equals_the_older(run, tmp_path):
     source = DATA / "phi3-mini-128k" / "input"
     checkpoint = HfCheckpoint(source)
@@ -294,7 +313,7 @@ QKV = "model.layers.0.self_attn.qkv_proj.weight"
 BAD = {
     "another architecture": ("phi3-mini-4k", set_field("architectures", ["LlamaForCausalLM"]), 4, "'LlamaForCausalLM'"),
     "no architecture": ("phi3-mini-4k", lambda checkpoint: checkpoint.config.pop("architectures"), 1, "'architectures'"),
-    "heads that do not divide the width": ("phi3-mini-4k", set_field("num_attention_heads", 24), 1, "num_attention_heads"),
+    "heads that do not divide the width": ("phi3-mini-4k", set_field("num_attention_heads", 48), 1, "num_attention_heads"),
     "KV heads that do not divide the heads": ("phi3-mini-4k", set_field("num_key_value_heads", 3), 1, "num_key_value_heads"),
     "short factors of the wrong length": (LONG, set_rope("short_factor", [1.0] * 23), 1, "short_factor"),
     "long factors of the wrong length": (LONG, set_rope("long_factor", [1.0] * 25), 1, "long_factor"),
@@ -376,6 +395,7 @@ USAGE = [
     (("--dtype", "int8"), "int8"),
     (("--format", "2"), "--format"),
     (("--dry-run", "--verify"), "--verify"),
+    (("--ranks", "0", "--verify"), "--verify"),
 ]
 
 

@@ -67,8 +67,7 @@ inline Json fixture_step(const FixtureOptions& options, uint32_t q, uint32_t con
     const auto mask = std::find(seen.begin(), seen.end(), group);
     if (mask == seen.end()) {
       seen.push_back(group);
-      masks.push_back(
-          fixture_port("mask_" + group, "mask", options.compute,
+      masks.push_back(fixture_port("mask_" + group, "mask", options.compute,
                                    {1, sparse ? 2 * options.kv_heads : 1, q, slots + q - (roll ? 1 : 0)}, group.c_str()));
     }
     for (const char* kind : {"k", "v"}) {

@@ -9,8 +9,8 @@ import pytest
 
 from conftest import ROOT, digests, kill_at, leftovers, limited
 
-KILLS = 20
-RESTARTS = 20
+KILLS = 15
+RESTARTS = 6
 SEED = 20240612
 MIB = 1 << 20
 MOST_MEMORY = 64 * MIB
@@ -26,10 +26,10 @@ print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 
 @pytest.fixture(scope="module")
 def dense(command, tmp_path_factory):
-    """The dense model's real width, 3 layers deep: about 490 MB of bf16."""
+    """The dense model's real width, 2 layers deep: about 500 MB of bf16."""
     folder = tmp_path_factory.mktemp("dense")
-    config = json.loads((ROOT / "tests/data/configs/phi3_mini_real.json").read_text())
-    config.update(num_hidden_layers=3, vocab_size=8192, bos_token_id=1, eos_token_id=2, pad_token_id=2)
+    config = json.loads((ROOT / "tests/data/configs/phi-3-mini-4k/config.json").read_text())
+    config.update(num_hidden_layers=2, vocab_size=4096, bos_token_id=1, eos_token_id=2, pad_token_id=2)
     (folder / "config.json").write_text(json.dumps(config))
     subprocess.run([command, "synth", folder / "config.json", "-o", folder / "model", "--quiet"], check=True)
     yield folder / "model"
@@ -68,7 +68,11 @@ def test_a_killed_export_leaves_nothing_half_written(command, dense, whole, tmp_
     killed = 0
     for index in range(KILLS):
         subprocess.run(["rm", "-rf", destination], check=True)
-        killed += kill_at(arguments(command, dense, destination), moments.uniform(0, duration))
+        # The machine's speed changes: a run that outlived its moment shortens the next ones.
+        if kill_at(arguments(command, dense, destination), moments.uniform(0, duration)):
+            killed += 1
+        else:
+            duration *= 0.8
         if destination.exists():
             assert digests(destination) == whole, f"run {index}: the destination is there but not whole"
     assert killed >= KILLS // 3, "too few kills hit a running export"
@@ -88,15 +92,14 @@ def test_a_conversion_killed_again_and_again_is_finished_by_resume(command, dens
     finished = restarts = 0
     for index in range(RESTARTS):
         subprocess.run(["rm", "-rf", destination], check=True)
-        done = set()
-        while kill_at(arguments(command, dense, destination, "--resume"), moments.uniform(0.2, 0.8) * duration):
+        done, limit = set(), duration
+        while kill_at(arguments(command, dense, destination, "--resume"), moments.uniform(0.2, 0.8) * limit):
             restarts += 1
+            limit *= 1.2  # until it comes to the end
             before, done = done, complete_ranks(destination) if destination.exists() else set()
             assert before <= done, f"run {index}: a complete rank was lost"
             for rank in done:
                 assert digests(destination)[f"rank{rank}.safetensors"] == whole[f"rank{rank}.safetensors"]
-            if restarts > 10 * RESTARTS:
-                break
         finished += complete_ranks(destination) == set(range(TP))
         result = export(command, dense, destination, "--resume", "--json")
         assert result.returncode == 0, result.stderr
@@ -128,7 +131,7 @@ def test_a_full_disk_is_an_error(command, dense, whole, small_disk):
     assert result.returncode == 5 and "rank" in result.stderr, result.stderr
     assert leftovers(small_disk) == []
     # Rank by rank: what fits stays, and the rest comes when there is room.
-    subprocess.run(["mount", "-o", "remount,size=300m", small_disk], check=True)
+    subprocess.run(["mount", "-o", "remount,size=200m", small_disk], check=True)
     result = export(command, dense, destination, "--resume")
     assert result.returncode == 5 and "cannot reserve" in result.stderr, result.stderr
     done = complete_ranks(destination)

@@ -108,7 +108,8 @@ Graph graph_of_every_op(int opset) {
   y = node(Op::reduce_mean, "mean", {node(Op::transpose, "turned", {y}, {{"perm", Ints{0, 3, 1, 2}}})}, {{"axes", Ints{1, 3}}});
   y = node(Op::matmul, "matmul",
            {y, node(Op::slice, "part", {y}, {{"axis", int64_t{2}}, {"begin", int64_t{1}}, {"end", int64_t{2}}})});
-  y = node(Op::min, "least", {node(Op::max, "most", {y, node(Op::abs, "size", {y})}), node(Op::reduce_max, "top", {y}, {{"axes", Ints{1, 2}}})});
+  y = node(Op::min, "least",
+           {node(Op::max, "most", {y, node(Op::abs, "size", {y})}), node(Op::reduce_max, "top", {y}, {{"axes", Ints{1, 2}}})});
   const ValueId place = node(Op::argmax, "place", {y}, {{"axis", int64_t{3}}});
   const ValueId same = node(Op::equal, "same", {place, graph.add_constant("first", constant_i64({1}, {0}))});
   y = node(Op::where, "chosen", {same, y, node(Op::where, "larger", {node(Op::greater, "above", {y, y}), y, y})});

@@ -125,8 +125,7 @@ std::vector<Refusal> refused_operators() {
        "attribute 'to' of Cast 'y': got 9, expected the number of f32, f16, i32 or i64"},
       {"max_of_three", unary_model(spell::node("Max", {"x", "x", "x"}, "y")).file(), unsupported,
        "operands of Max 'y': got 3, expected at most 2"},
-      {"min_of_one", unary_model(spell::node("Min", {"x"}, "y")).file(), unsupported,
-       "operands of Min 'y': got 1, expected 2"},
+      {"min_of_one", unary_model(spell::node("Min", {"x"}, "y")).file(), unsupported, "operands of Min 'y': got 1, expected 2"},
       {"max_of_none", unary_model(spell::node("Max", {}, "y")).file(), ErrorCode::bad_header,
        "operands of Max 'y': got 0, expected at least 2"},
       {"reduce_max_of_everything", unary_model(spell::node("ReduceMax", {"x"}, "y")).file(), unsupported,
@@ -140,7 +139,9 @@ std::vector<Refusal> refused_operators() {
        "type of 'x': got f32, expected boolean"},
       {"boolean_arithmetic",
        changed(unary_model(spell::node("Greater", {"x", "x"}, "b")),
-               [](spell::Model& m) { m.nodes.push_back(spell::node("Add", {"b", "b"}, "y")); })
+               [](spell::Model& m) {
+                 m.nodes.push_back(spell::node("Add", {"b", "b"}, "y"));
+               })
            .file(),
        ErrorCode::bad_header, "operand type: got boolean, expected f32, f16, bf16, i32 or i64"},
       {"boolean_output", unary_model(spell::node("Equal", {"x", "x"}, "y")).file(), ErrorCode::bad_header,
@@ -256,10 +257,8 @@ std::vector<Refusal> refused_names_and_types() {
        "type of input 'x': got none"},
       {"input_type", model([](auto& m) { m.inputs = {spell::value_info("x", 16, {2})}; }), ErrorCode::dtype_unsupported,
        "elem_type of 'x': got 16"},
-      {"boolean_input", model([](auto& m) {
-         m.inputs = {spell::value_info("x", 9, {2})};
-       }),
-       ErrorCode::dtype_unsupported, "type of input 'x': got boolean, expected f32, f16, i32 or i64"},
+      {"boolean_input", model([](auto& m) { m.inputs = {spell::value_info("x", 9, {2})}; }), ErrorCode::dtype_unsupported,
+       "type of input 'x': got boolean, expected f32, f16, i32 or i64"},
       {"sequence_type", model([](auto& m) { m.inputs = {spell::bytes(1, "x") + spell::bytes(2, spell::bytes(4, ""))}; }),
        ErrorCode::op_unsupported, "field of TypeProto: got number 4"},
       {"declared_output_shape", model([](auto& m) {

@@ -1,15 +1,12 @@
-// Weight-only quantisation against golden vectors and against its definition, and the way back.
+// Weight-only quantisation against golden vectors and against its definition.
 #include "weights/quantize.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <random>
 
 #include "error_matchers.h"
 #include "io/file.h"
@@ -18,17 +15,14 @@
 #include "io/output_directory.h"
 #include "io/scratch_folder.h"
 #include "weights/executor.h"
-#include "weights/recipe_node.h"
-#include "weights/reference_floats.h"
+#include "weights/quant_cases.h"
 #include "weights/reference_quant.h"
 
 namespace transload {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
-
-constexpr std::array kLayouts{QuantLayout::plain, QuantLayout::transpose, QuantLayout::sm80, QuantLayout::sm90};
+using namespace quant_cases;
 
 QuantLayout layout_of(const std::string& name) {
   for (const QuantLayout layout : kLayouts) {
@@ -46,16 +40,6 @@ std::string from_hex(const std::string& hex) {
   std::string bytes;
   for (size_t i = 0; i < hex.size(); i += 2) bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
   return bytes;
-}
-
-std::string hex_of(std::string_view bytes) {
-  std::string hex;
-  for (const char byte : bytes) hex += fmt::format("{:02x}", static_cast<uint8_t>(byte));
-  return hex;
-}
-
-TensorInfo stored(const ScratchFolder& folder, const std::string& name, DType dtype, Shape shape, const std::string& bytes) {
-  return {name, dtype, std::move(shape), 0, bytes.size(), InputFile::open(folder.write(name, bytes))};
 }
 
 struct Made {
@@ -86,30 +70,6 @@ Made run(const Recipe& recipe, DType scale_dtype, const ExecuteOptions& options 
   made.weight = file.substr(tensor.offset);
   made.scales = file.substr(tensor.scales->offset, scales_bytes(tensor));
   return made;
-}
-
-std::string bytes_of(const std::vector<float>& values, DType dtype) {
-  std::string bytes;
-  for (const float value : values) {
-    uint32_t bits = reference::bits_of(value);
-    if (dtype == DType::f16) bits = reference::f32_to_f16(value);
-    if (dtype == DType::bf16) bits = reference::f32_to_bf16(value);
-    for (uint32_t i = 0; i < dtype_info(dtype).block_bytes; ++i) bytes += static_cast<char>(bits >> (8 * i) & 0xFF);
-  }
-  return bytes;
-}
-
-std::vector<float> values_of(const std::string& bytes, DType dtype) {
-  std::vector<float> values;
-  const size_t width = dtype_info(dtype).block_bytes;
-  for (size_t i = 0; i < bytes.size(); i += width) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, bytes.data() + i, width);
-    if (dtype == DType::f32) values.push_back(std::bit_cast<float>(bits));
-    if (dtype == DType::f16) values.push_back(reference::f16_to_f32(static_cast<uint16_t>(bits)));
-    if (dtype == DType::bf16) values.push_back(reference::bf16_to_f32(static_cast<uint16_t>(bits)));
-  }
-  return values;
 }
 
 TEST(Quantize, GivesTheScalesAndValuesOfTheVectors) {
@@ -171,73 +131,6 @@ TEST(Quantize, StoresAndReadsTheLayoutsOfTheVectors) {
   }
 }
 
-struct Case {
-  uint8_t bits;
-  QuantLayout layout;
-  Shape shape;  // [out, in] or [n, out, in]
-  DType dtype;
-};
-
-std::vector<Case> cases() {
-  std::vector<Case> list;
-  for (const uint8_t bits : {uint8_t{8}, uint8_t{4}}) {
-    for (const QuantLayout layout : kLayouts) {
-      const bool free = layout == QuantLayout::plain || layout == QuantLayout::transpose;
-      for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
-        list.push_back({bits, layout, free ? Shape{70, 33} : Shape{192, 128}, dtype});
-      }
-      list.push_back({bits, layout, free ? Shape{3, 34, 50} : Shape{3, 64, 192}, DType::bf16});
-    }
-    list.push_back({bits, QuantLayout::sm90, {64, bits == 8 ? 96U : 64U}, DType::f16});
-    list.push_back({bits, QuantLayout::plain, {2, 1}, DType::f32});
-  }
-  return list;
-}
-
-// Everything about a case by the definition.
-struct Expected {
-  std::string weight;
-  std::vector<float> scales;
-  std::vector<float> values;  // q * stored scale
-  QuantError error;
-};
-
-Expected expect(const Case& c, const std::vector<float>& weights, DType scale_dtype) {
-  const QuantFormat format = quant_format({c.bits, c.layout}, c.shape);
-  Expected expected;
-  for (uint64_t matrix = 0; matrix < format.matrices; ++matrix) {
-    std::vector<std::vector<int>> q;
-    for (uint64_t n = 0; n < format.out; ++n) {
-      const auto begin = weights.begin() + static_cast<ptrdiff_t>((matrix * format.out + n) * format.in);
-      const std::vector<float> row(begin, begin + static_cast<ptrdiff_t>(format.in));
-      const reference::Channel channel = reference::quantize_channel(row, c.bits);
-      const float scale = values_of(bytes_of({channel.scale}, scale_dtype), scale_dtype)[0];
-      expected.scales.push_back(scale);
-      for (size_t k = 0; k < row.size(); ++k) {
-        const float value = static_cast<float>(channel.q[k]) * scale;
-        const double difference = static_cast<double>(row[k]) - static_cast<double>(channel.q[k]) * static_cast<double>(scale);
-        expected.values.push_back(value);
-        expected.error.max_abs = std::max(expected.error.max_abs, std::fabs(difference));
-        expected.error.signal += static_cast<double>(row[k]) * static_cast<double>(row[k]);
-        expected.error.noise += difference * difference;
-      }
-      q.push_back(channel.q);
-    }
-    // Stacked matrices lie as for sm80 where sm90 is asked for.
-    const bool stacked = c.shape.size() == 3 && c.layout == QuantLayout::sm90;
-    expected.weight += reference::store(q, c.bits, stacked ? QuantLayout::sm80 : c.layout);
-  }
-  return expected;
-}
-
-std::vector<float> normal_values(uint64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 0.02F);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
-
 void expect_definition(const Case& c, const Recipe& recipe, const Expected& expected, DType scale_dtype) {
   SCOPED_TRACE(recipe.text() + " " + shape_text(c.shape) + " " + std::string(dtype_name(c.dtype)));
   std::vector<TensorResult> first;
@@ -262,24 +155,6 @@ void expect_definition(const Case& c, const Recipe& recipe, const Expected& expe
       EXPECT_NEAR(error.noise, expected.error.noise, expected.error.noise * 1e-4);
     }
   }
-}
-
-// The stored pair of a case.
-Recipe pair_of(const ScratchFolder& folder, const Case& c, const Expected& expected, DType scale_dtype) {
-  Shape shape = c.shape;
-  std::swap(shape.back(), shape[shape.size() - 2]);
-  shape.back() = shape.back() * c.bits / 8;
-  Shape scales_shape = c.shape;
-  scales_shape.pop_back();
-  return dequantize(stored(folder, "q", DType::i8, shape, expected.weight),
-                    stored(folder, "s", scale_dtype, scales_shape, bytes_of(expected.scales, scale_dtype)), {c.bits, c.layout});
-}
-
-std::vector<float> floats_of(const Recipe& recipe) {
-  const std::vector<std::byte> bytes = materialize(recipe);
-  std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
 }
 
 TEST(Quantize, FollowsTheDefinitionForAnyWorkersAndPiecesAndReadsBack) {
@@ -411,93 +286,9 @@ TEST(Quantize, IsExplainedWithItsScalesAndPieces) {
             "  scales out@3 s f16, int4 sm80 for 256 channels of 1024 values\n"
             "  131072 bytes in 2 pieces of 128 channels, 1 fragments\n"
             "  fragment at element 0: 1 x 262144 <- random(seed 1, stddev 1, mean 0) at element 0\n");
-}
-
-TEST(DequantizePair, IsALeafLikeAnyOther) {
-  for (const Case& c : cases()) {
-    const Expected expected = expect(c, normal_values(element_count(c.shape), 21), DType::bf16);
-    ScratchFolder folder;
-    const Recipe pair = pair_of(folder, c, expected, DType::bf16);
-    const Recipe same = constant(c.shape, expected.values);
-    SCOPED_TRACE(pair.text() + shape_text(c.shape));
-    for (const DType dtype : {DType::f32, DType::f16}) {
-      const auto parts = [&](const Recipe& leaf) {
-        const uint64_t rows = element_count(c.shape) / c.shape.back();
-        const Recipe matrix = reshape(leaf, {rows, c.shape.back()});
-        const Recipe turned = cast(transpose(matrix), dtype);
-        const Recipe cut = cast(slice(slice(matrix, 0, 1, rows), 1, c.shape.back() / 3, c.shape.back()), dtype);
-        return std::vector<Recipe>{cast(leaf, dtype), turned, cut, cast(concat({matrix, slice(matrix, 0, 0, 1)}, 0), dtype)};
-      };
-      const std::vector<Recipe> got = parts(pair);
-      const std::vector<Recipe> wanted = parts(same);
-      for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(materialize(got[i]), materialize(wanted[i])) << got[i].text();
-    }
-    EXPECT_THAT(source_tensor_names(pair), ElementsAre("q", "s"));
-  }
-}
-
-TEST(DequantizePair, ReadsAPlainMatrixInBandsOfColumns) {
-  const uint64_t in = 3000;
-  const uint64_t out = 3200;  // 9.6 MB: three bands
-  std::string bytes(in * out, '\0');
-  for (uint64_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 2654435761U >> 11);
-  std::vector<float> scales(out);
-  for (uint64_t n = 0; n < out; ++n) scales[n] = static_cast<float>(n % 7) + 0.5F;
-  ScratchFolder folder;
-  const Recipe pair = dequantize(stored(folder, "q", DType::i8, {in, out}, bytes),
-                                 stored(folder, "s", DType::f32, {out}, bytes_of(scales, DType::f32)), {8, QuantLayout::plain});
-  for (const uint64_t n : {uint64_t{0}, uint64_t{1397}, uint64_t{1398}, out - 1}) {
-    const std::vector<float> channel = floats_of(slice(pair, 0, n, n + 1));
-    for (uint64_t k = 0; k < in; ++k)
-      ASSERT_EQ(channel[k], static_cast<float>(static_cast<int8_t>(bytes[k * out + n])) * scales[n]);
-  }
-}
-
-TEST(DequantizePair, RefusesPairsThatDoNotFit) {
-  const auto info = [](const std::string& name, DType dtype, Shape shape) {
-    TensorInfo tensor{name, dtype, std::move(shape), 64, 0, nullptr};
-    tensor.bytes = tensor_bytes(tensor.dtype, tensor.shape);
-    return tensor;
-  };
-  struct Row {
-    TensorInfo weight;
-    TensorInfo scales;
-    WeightQuant quant;
-    ErrorCode code;
-    std::string text;
-  };
-  TensorInfo cut = info("w", DType::i8, {64, 64});
-  cut.bytes = 4095;
-  const std::vector<Row> rows = {
-      {info("w", DType::u8, {64, 64}),
-       info("s", DType::f16, {64}),
-       {},
-       ErrorCode::dtype_mismatch,
-       "tensor 'w': type of a quantised"},
-      {info("w", DType::i8, {64, 64}),
-       info("s", DType::i8, {64}),
-       {},
-       ErrorCode::dtype_mismatch,
-       "tensor 's': type of a quantised"},
-      {info("w", DType::i8, {64}), info("s", DType::f16, {64}), {}, ErrorCode::shape_mismatch, "tensor 'w': quantised weight"},
-      {info("w", DType::i8, {64, 64}),
-       info("s", DType::f16, {64}),
-       {4},
-       ErrorCode::shape_mismatch,
-       "tensor 's': shape of a quantised pair: got [64] in 128 bytes, expected [128] in 256 bytes"},
-      {info("w", DType::i8, {2, 64, 64}), info("s", DType::f16, {64}), {}, ErrorCode::shape_mismatch, "expected [2,64]"},
-      {info("w", DType::i8, {96, 64}),
-       info("s", DType::f16, {64}),
-       {8, QuantLayout::sm80},
-       ErrorCode::quant_unsupported,
-       "tensor 'w': weight [64,96] does not fit in the int8 sm80 layout"},
-      {cut, info("s", DType::f16, {64}), {}, ErrorCode::shape_mismatch, "got [64,64] in 4095 bytes"},
-  };
-  for (const Row& row : rows) {
-    EXPECT_THAT([&] { dequantize(row.weight, row.scales, row.quant); }, Fails(row.code, HasSubstr(row.text)));
-  }
-  const Recipe unopened = dequantize(info("w", DType::i8, {64, 64}), info("s", DType::f16, {64}), {});
-  EXPECT_THAT([&] { materialize(unopened); }, Fails(ErrorCode::internal, HasSubstr("source without a file")));
+  const Plan wide = plan_of(quantize(random(DType::bf16, {16384, 3072}, 1, 1), {8, QuantLayout::plain}), DType::f16);
+  EXPECT_THAT(explain_plan(wide), HasSubstr("in 7 pieces of 2976 channels, 1 fragments\n"
+                                            "  a piece: 2976 bytes of every row; the last one: the digest\n"));
 }
 
 }  // namespace

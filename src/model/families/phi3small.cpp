@@ -71,10 +71,10 @@ SmallConfig read_config(ConfigReader& config, const ModelOptions& options) {
                                        "pad_sequence_to_multiple_of_64", "reorder_and_upcast_attn"}) {
     config.ignore(field);
   }
-  small.dense_every = config.maybe_u32("dense_attention_every_n_layers", 0).value_or(0);
+  // Null says none; a field that is absent would have the default of a class we do not run.
+  if (!config.is_null("dense_attention_every_n_layers")) small.dense_every = config.u32("dense_attention_every_n_layers", 0);
   small.sparse = read_sparse(config, dimensions.heads, small.dense_every);
-  if (config.has("gegelu_limit")) small.limit = static_cast<float>(read_factor(config, "gegelu_limit"));
-  config.ignore("gegelu_limit");
+  if (!config.is_null("gegelu_limit")) small.limit = static_cast<float>(read_factor(config, "gegelu_limit"));
   const double head_dim = dimensions.head_dim;
   const double attention_factor = read_factor(config, "mup_attn_multiplier");
   const bool scaled = config.boolean("mup_use_scaling", true);
