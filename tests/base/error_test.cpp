@@ -25,7 +25,8 @@ TEST(ErrorCodes, HaveDistinctNames) {
 TEST(ErrorCodes, GiveTheExitCodeOfTheirClass) {
   const std::set<ErrorCode> usage = {ErrorCode::usage, ErrorCode::destination_exists};
   const std::set<ErrorCode> unsupported = {ErrorCode::config_unsupported, ErrorCode::arch_unknown, ErrorCode::dtype_unsupported,
-                                           ErrorCode::op_unsupported, ErrorCode::format_limit};
+                                           ErrorCode::op_unsupported,     ErrorCode::format_limit, ErrorCode::quant_unsupported,
+                                           ErrorCode::shard_indivisible};
   const std::set<ErrorCode> bugs = {ErrorCode::graph_invalid, ErrorCode::internal};
   for (int i = 0; i < kErrorCodeCount; ++i) {
     const auto code = static_cast<ErrorCode>(i);
