@@ -87,8 +87,8 @@ test-asan: build-packages
 
 test-tsan: build-packages
 	$(CONFIGURE) -B build/tsan $(SANITIZER_FLAGS) -DTRANSLOAD_SANITIZE=thread
-	@$(CMAKE) --build build/tsan -j $(JOBS) --target test_programs
-	$(NO_ASLR) $(CTEST) --test-dir build/tsan --output-on-failure --no-tests=error -j $(JOBS)
+	@$(CMAKE) --build build/tsan -j $(JOBS) --target threaded_test_programs
+	$(NO_ASLR) $(CTEST) --test-dir build/tsan -L threads --output-on-failure --no-tests=error -j $(JOBS)
 
 test-fuzz: build-packages slow-packages
 	$(CONFIGURE) -B build/fuzz -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=$(CLANGXX) -DTRANSLOAD_FUZZ=ON -DTRANSLOAD_TESTS=OFF

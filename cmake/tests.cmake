@@ -3,6 +3,9 @@ find_package(GTest REQUIRED)
 
 # What the sanitizer builds need: the command itself takes minutes to compile with them and is not run there.
 add_custom_target(test_programs)
+# And of those the rooms with threads of their own, for the thread sanitizer.
+add_custom_target(threaded_test_programs)
+set(threaded_rooms base io weights runtime export)
 
 function(transload_test room)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${room}/*_test.cpp)
@@ -16,6 +19,10 @@ function(transload_test room)
   add_dependencies(test_programs test_${room})
   add_test(NAME ${room} COMMAND test_${room})
   set_tests_properties(${room} PROPERTIES TIMEOUT 300)
+  if(room IN_LIST threaded_rooms)
+    add_dependencies(threaded_test_programs test_${room})
+    set_tests_properties(${room} PROPERTIES LABELS threads)
+  endif()
 endfunction()
 
 transload_test(base base)
