@@ -13,13 +13,13 @@ LINEAR_FORMS = ("gemm", "matmul")
 
 def export_once(command, checkpoint, files, work, linear, arguments):
     destination = work / "bundle"
-    run_ = measure_export([command, "export", "onnx", checkpoint, "-o", destination, "--weights", "fp16", "--linear", linear,
-                           "--context", arguments.context, "--json",
-                           *(["--workers", arguments.workers] if arguments.workers else [])], destination, files)
-    summary = json.loads(run_.pop("summary"))
+    measured = measure_export([command, "export", "onnx", checkpoint, "-o", destination, "--weights", "fp16", "--linear", linear,
+                               "--context", arguments.context, "--json",
+                               *(["--workers", arguments.workers] if arguments.workers else [])], destination, files)
+    summary = json.loads(measured.pop("summary"))
     settle(destination)
-    return {"seconds": run_.pop("wall_seconds") - summary["flush_seconds"], "flush_seconds": summary["flush_seconds"],
-            "write_seconds": summary["write_seconds"], **run_}
+    return {"seconds": measured.pop("wall_seconds") - summary["flush_seconds"], "flush_seconds": summary["flush_seconds"],
+            "write_seconds": summary["write_seconds"], **measured}
 
 
 def bench(config, rounds, arguments):

@@ -30,7 +30,7 @@ PUBLIC = {
     "tensor": "runtime", "kv_cache": "runtime",
     "export_onnx": "export", "inspect": "export", "synth": "export", "verify": "export", "decoder": "export",
     "generate": "export", "evaluate": "export", "kv_memory": "export",
-    "export_trtllm": "export", "import_trtllm": "export", "verify_trtllm": "export",
+    "export_trtllm": "export", "import_trtllm": "export", "verify_trtllm": "export", "tensor_warning": "export",
 }
 # Single public headers that more rooms may see: a target writes what the contract of the graph says.
 PUBLIC_FOR = {"targets/onnx": {"step_options", "contract"}}

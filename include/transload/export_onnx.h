@@ -9,6 +9,7 @@
 #include "transload/checkpoint.h"
 #include "transload/progress.h"
 #include "transload/step_options.h"
+#include "transload/tensor_warning.h"
 
 namespace transload {
 
@@ -43,17 +44,6 @@ struct KvSummary {
   uint64_t hybrid_elements = 0;
   uint64_t uniform_elements = 0;  // C slots in every layer
 };
-
-// Values of one written tensor that no runtime can use.
-struct TensorWarning {
-  std::string tensor;                // as the graph or the rank file calls it
-  std::vector<std::string> sources;  // the stored tensors it is made from
-  uint64_t overflow_count = 0;       // finite values that became infinite in f16
-  uint64_t nan_count = 0;
-  std::string file = {};  // where several files have tensors of the same name
-};
-// "tensor 'layers_1_mlp_up_weight' (from 'model.layers.1.mlp.up_proj.weight'): 1 values overflow f16, 1 NaN"
-std::string warning_text(const TensorWarning& warning);
 
 struct ExportSummary {
   std::string family;

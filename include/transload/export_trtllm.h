@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "transload/checkpoint.h"
-#include "transload/export_onnx.h"
 #include "transload/progress.h"
+#include "transload/tensor_warning.h"
 #include "transload/trtllm.h"
 
 namespace transload {
@@ -25,7 +25,7 @@ struct ExportTrtllmOptions {
   // NaN, or f16 overflow, in any tensor is an error (numeric_fault); nothing is left behind, or with `ranks` or `resume` nothing
   // of that rank.
   bool strict = false;
-  bool dry_run = false;  // plan only: headers are read, nothing is written
+  bool dry_run = false;  // plan only: headers are read, with `resume` also the rank files that are there; nothing is written
   bool explain = false;
   uint32_t workers = 0;  // 0: one per core, at most 8
   Progress progress;
@@ -63,7 +63,7 @@ struct ExportTrtllmSummary {
   std::string architecture;
   std::string format;
   std::string dtype;
-  uint64_t tensor_count = 0;  // stored tensors that are read
+  uint64_t tensor_count = 0;  // stored tensors that are read, which for kept ranks are none
   uint64_t parameter_count = 0;
   uint64_t source_bytes = 0;
   uint64_t total_bytes = 0;  // of everything written

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -70,8 +71,9 @@ enum class QuantLayout : uint8_t {
   plain,      // [in, out] row-major
   transpose,  // [out, in] row-major
   sm80,  // rows permuted, transposed, columns interleaved, biased, shuffled: GPUs of compute capability 7.5 to 8.9, and 10.0 up
-  sm90,  // sm80 without the interleaving
+  sm90,  // sm80 without the interleaving; of stacked matrices sm80 itself, as no kernel for experts takes another
 };
+std::string_view quant_layout_name(QuantLayout layout);  // "plain", "transpose", "sm80", "sm90"
 struct WeightQuant {
   uint8_t bits = 8;  // 8 or 4
   QuantLayout layout = QuantLayout::plain;

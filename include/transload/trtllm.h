@@ -3,9 +3,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "transload/dtype.h"
 #include "transload/recipe.h"
@@ -15,6 +13,8 @@ namespace transload {
 // The two generations of config.json and of the loader behind it; they are never mixed. v0_12: plain dictionary of about release
 // 0.12; v1: attribute dump of 0.13 to 1.x.
 enum class TrtllmFormat : uint8_t { v0_12, v1 };
+
+inline constexpr uint32_t kMaxTrtllmRanks = 1U << 16;  // a job of more is a mistake, and tables that list every rank stay small
 
 // world = tensor * pipeline ranks; file index = pipeline stage * tensor + tensor rank.
 struct TrtllmMapping {
@@ -37,9 +37,11 @@ struct TrtllmOptions {
   WeightOnly weight_only = WeightOnly::none;
   QuantForm form = QuantForm::deferred;
   QuantLayout layout = QuantLayout::plain;  // of baked weights
+  bool has_baked_weights() const { return weight_only != WeightOnly::none && form == QuantForm::baked; }
+  // Of baked weights.
+  WeightQuant weight_quant() const { return {static_cast<uint8_t>(weight_only == WeightOnly::int8 ? 8 : 4), layout}; }
 };
 
 std::string_view trtllm_format_name(TrtllmFormat format);  // "0.12", "1.x"
-std::string_view quant_layout_name(QuantLayout layout);    // "plain", "transpose", "sm80", "sm90"
 
 }  // namespace transload

@@ -73,12 +73,13 @@ struct HeadResult {
 
 // The first thing that differs: a digest, a field of the contract, or the first value in the order of computation.
 struct VerifyFailure {
-  std::string tensor;                // as the bundle calls it
-  std::optional<uint32_t> layer;     // of the checkpoint
-  std::optional<uint64_t> position;  // of the first token that differs
-  std::string file;                  // graph that gave it, or the file that differs
-  std::vector<std::string> weights;  // constants read between the last values that agree and this one
-  std::string what;                  // got and expected, for people
+  std::string tensor;                   // as the bundle calls it
+  std::optional<uint32_t> layer;        // of the checkpoint
+  std::optional<uint64_t> position;     // of the first token that differs
+  std::string file;                     // graph that gave it, or the file that differs
+  std::vector<std::string> weights;     // constants read between the last values that agree and this one
+  std::string what;                     // got and expected, for people
+  std::optional<uint64_t> offset = {};  // of the tensor in the file, where its digest differs
 };
 
 struct VerifyReport {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,18 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flag, T& value, const 
       ->default_str(fallback);
 }
 
-// --layout of baked weights that are read.
-CLI::Option* add_layout(CLI::App& app, QuantLayout& layout);
+// --layout of baked weights. `Layout`: QuantLayout, or an optional one.
+template <typename Layout>
+CLI::Option* add_layout(CLI::App& app, Layout& layout, const std::string& help, const std::string& fallback) {
+  return add_choice<Layout>(app, "--layout", layout,
+                            {{"plain", QuantLayout::plain},
+                             {"transpose", QuantLayout::transpose},
+                             {"sm80", QuantLayout::sm80},
+                             {"sm90", QuantLayout::sm90}},
+                            help, fallback);
+}
+inline constexpr const char* kStoredLayoutHelp = "layout of baked weights, where no rank manifest says it";
+inline constexpr const char* kStoredLayoutDefault = "from the manifests";
 
 // Plain decimal digits: CLI11 alone takes 010 for eight and a negative number for a huge one.
 CLI::Validator whole_number();

@@ -9,7 +9,7 @@
 
 #include "cli/command.h"
 #include "transload/checkpoint.h"
-#include "transload/export_onnx.h"
+#include "transload/tensor_warning.h"
 
 namespace transload::cli {
 

@@ -22,7 +22,6 @@ struct TrtllmArguments : ExportArguments {
 
 // "0-3,7": numbers and ranges, in any order.
 std::vector<uint32_t> parse_ranks(const std::string& text) {
-  constexpr uint32_t kMostRanks = 1U << 16;
   const auto fail = [&] {
     throw CLI::ValidationError("--ranks",
                                fmt::format("got '{}', expected ranks and ranges A-B with A <= B and commas between", text));
@@ -35,7 +34,7 @@ std::vector<uint32_t> parse_ranks(const std::string& text) {
     if (part.find_first_not_of("0123456789-") != std::string::npos || part.find('-', dash + 1) != std::string::npos) fail();
     const uint32_t first = parse_numbers("--ranks", part.substr(0, dash)).front();
     const uint32_t last = dash == part.size() ? first : parse_numbers("--ranks", part.substr(dash + 1)).front();
-    if (first > last || last >= kMostRanks) fail();
+    if (first > last || last >= kMaxTrtllmRanks) fail();
     for (uint32_t rank = first; rank <= last; ++rank) ranks.push_back(rank);
     begin = end + 1;
   }
@@ -70,10 +69,15 @@ void print_ranks(const ExportTrtllmSummary& summary) {
 
 void print_summary(const ExportTrtllmSummary& summary, const TrtllmArguments& arguments, double seconds) {
   const bool dry = arguments.options.dry_run;
-  fmt::print("{} {} tensors, {} parameters, {} of {} weights\n", dry ? "would read" : "read", grouped(summary.tensor_count),
-             grouped(summary.parameter_count), size_text(summary.source_bytes), summary.family);
-  fmt::print("{} {} ({} bytes): {} in {}, format {}\n", dry ? "would write" : "wrote", arguments.destination,
-             grouped(summary.total_bytes), summary.architecture, summary.dtype, summary.format);
+  if (summary.total_bytes == 0) {
+    const size_t ranks = summary.ranks.size();
+    fmt::print("nothing to do: {} complete\n", ranks == 1 ? "the rank file is" : fmt::format("all {} rank files are", ranks));
+  } else {
+    fmt::print("{} {} tensors, {} parameters, {} of {} weights\n", dry ? "would read" : "read", grouped(summary.tensor_count),
+               grouped(summary.parameter_count), size_text(summary.source_bytes), summary.family);
+    fmt::print("{} {} ({} bytes): {} in {}, format {}\n", dry ? "would write" : "wrote", arguments.destination,
+               grouped(summary.total_bytes), summary.architecture, summary.dtype, summary.format);
+  }
   print_ranks(summary);
   if (arguments.report) print_quant_errors(summary);
   if (dry) {
@@ -87,9 +91,8 @@ VerifyTrtllmReport verify_written(const TrtllmArguments& arguments) {
   VerifyTrtllmOptions options;
   options.checkpoint = arguments.checkpoint;
   if (!arguments.config.empty()) options.config = arguments.config;
-  options.layout = arguments.options.trtllm.layout;
-  options.layout_given = arguments.options.trtllm.form == QuantForm::baked;
-  options.workers = arguments.options.workers;
+  if (arguments.options.trtllm.has_baked_weights()) options.layout = arguments.options.trtllm.layout;
+  options.threads = arguments.options.workers;
   options.progress = make_progress("comparing", arguments.quiet);
   return verify_trtllm(arguments.destination, options);
 }
@@ -123,14 +126,14 @@ void add_split(CLI::App& app, TrtllmMapping& mapping) {
   const auto add = [&](const std::string& flag, uint32_t& value, const std::string& help) {
     app.add_option(flag, value, help)
         ->check(whole_number())
-        ->check(CLI::Range(1, 1 << 16).description(""))
+        ->check(CLI::Range(1U, kMaxTrtllmRanks).description(""))
         ->type_name("N")
         ->default_str("1")
         ->group(group);
   };
   add("--tp", mapping.tensor, "tensor-parallel ranks: heads, inner width and vocabulary are cut");
-  add("--pp", mapping.pipeline, "pipeline stages: layers are cut; upstream's builder may refuse more than 1");
-  add("--moe-ep", mapping.expert, "of the tensor-parallel ranks, so many share out whole experts; divides --tp");
+  add("--pp", mapping.pipeline, "pipeline stages: layers are cut; trtllm-build may refuse more than 1");
+  add("--moe-ep", mapping.expert, "expert-parallel groups of the --tp ranks, each with whole experts of its own; divides --tp");
 }
 
 }  // namespace
@@ -151,10 +154,15 @@ void add_export_trtllm(CLI::App& exports, std::vector<Command>& commands) {
   add_export_paths(*trtllm, *arguments, help);
 
   const std::string format = "Format";
-  add_choice<std::optional<DType>>(
-      *trtllm, "--dtype", target.dtype,
-      {{"auto", std::nullopt}, {"float16", DType::f16}, {"bfloat16", DType::bf16}, {"float32", DType::f32}},
-      "type of the weights; auto is that of the config, float16 where that is float32", "auto")
+  add_choice<std::optional<DType>>(*trtllm, "--dtype", target.dtype,
+                                   {{"auto", std::nullopt},
+                                    {"float16", DType::f16},
+                                    {"fp16", DType::f16},
+                                    {"bfloat16", DType::bf16},
+                                    {"bf16", DType::bf16},
+                                    {"float32", DType::f32},
+                                    {"fp32", DType::f32}},
+                                   "type of the weights; auto is that of the config, float16 where that is float32", "auto")
       ->group(format);
   add_choice<TrtllmFormat>(*trtllm, "--format", target.format, {{"1.x", TrtllmFormat::v1}, {"0.12", TrtllmFormat::v0_12}},
                            "generation of config.json: releases 0.13 to 1.x, or about 0.12", "1.x")
@@ -163,7 +171,8 @@ void add_export_trtllm(CLI::App& exports, std::vector<Command>& commands) {
   add_split(*trtllm, target.mapping);
   CLI::Option* ranks =
       trtllm
-          ->add_option("--ranks", arguments->ranks, "write these ranks only, file by file into DIR, beside those that are there")
+          ->add_option("--ranks", arguments->ranks,
+                       "write these ranks only, counted from 0, file by file into DIR, beside those that are there")
           ->type_name("A-B[,C...]")
           ->group("Split");
 
@@ -177,14 +186,11 @@ void add_export_trtllm(CLI::App& exports, std::vector<Command>& commands) {
                             "deferred: trtllm-build quantises; baked: this command does, for one kind of GPU", "deferred")
           ->needs(quant)
           ->group(quantisation);
-  CLI::Option* layout = add_choice<QuantLayout>(*trtllm, "--layout", target.layout,
-                                                {{"plain", QuantLayout::plain},
-                                                 {"transpose", QuantLayout::transpose},
-                                                 {"sm80", QuantLayout::sm80},
-                                                 {"sm90", QuantLayout::sm90}},
-                                                "order of baked weights in memory, by GPU: see docs/trtllm.md", "plain")
-                            ->needs(quant)
-                            ->group(quantisation);
+  CLI::Option* layout =
+      add_layout(*trtllm, target.layout,
+                 "order of baked weights in memory: sm80, sm90 and transpose by GPU, plain for none; see docs/trtllm.md", "plain")
+          ->needs(quant)
+          ->group(quantisation);
   CLI::Option* report = trtllm->add_flag("--report", arguments->report, "print what quantisation changed, by tensor and by kind")
                             ->group(quantisation);
 

@@ -1,6 +1,7 @@
 // transload import trtllm: options, dry run, and the summary of what was written.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <memory>
 
 #include "cli/command.h"
@@ -21,6 +22,7 @@ int run_import(ImportArguments& arguments) {
   ImportTrtllmOptions& options = arguments.options;
   options.progress = make_progress("importing", arguments.quiet || options.dry_run);
   const ImportTrtllmSummary summary = import_trtllm(arguments.source, arguments.destination, options);
+  for (const std::string& warning : summary.warnings) std::fputs(fmt::format("warning: {}\n", warning).c_str(), stderr);
   if (arguments.json) {
     fmt::print("{}\n", import_trtllm_json(summary));
     return 0;
@@ -28,33 +30,23 @@ int run_import(ImportArguments& arguments) {
   fmt::print("{} {}: {} in {}, {} tensors, {} parameters, {} in {} shard{}\n", options.dry_run ? "would write" : "wrote",
              arguments.destination, summary.architecture, summary.dtype, grouped(summary.tensor_count),
              grouped(summary.parameter_count), size_text(summary.total_bytes), summary.shards, summary.shards == 1 ? "" : "s");
-  for (const std::string& warning : summary.warnings) fmt::print("warning: {}\n", warning);
   return 0;
 }
 
 }  // namespace
 
-CLI::Option* add_layout(CLI::App& app, QuantLayout& layout) {
-  return add_choice<QuantLayout>(app, "--layout", layout,
-                                 {{"plain", QuantLayout::plain},
-                                  {"transpose", QuantLayout::transpose},
-                                  {"sm80", QuantLayout::sm80},
-                                  {"sm90", QuantLayout::sm90}},
-                                 "layout of baked weights, where no rank manifest says it", "from the manifests");
-}
-
 void add_import(CLI::App& app, std::vector<Command>& commands) {
   CLI::App* group = app.add_subcommand("import", "Write a Hugging Face checkpoint from that of another runtime");
   group->require_subcommand(1);
-  CLI::App* command =
-      group->add_subcommand("trtllm", "From a TensorRT-LLM checkpoint: ranks joined, names and layout as they were");
+  CLI::App* command = group->add_subcommand(
+      "trtllm", "Write the Hugging Face checkpoint of a TensorRT-LLM checkpoint: ranks joined, publisher's names");
   auto arguments = std::make_shared<ImportArguments>();
   ImportTrtllmOptions& options = arguments->options;
   command->add_option("DIR", arguments->source, "folder with config.json and rank<N>.safetensors")->required();
   command->add_option("-o,--output", arguments->destination, "folder to write; appears whole or not at all")
       ->required()
       ->type_name("HF_DIR");
-  CLI::Option* layout = add_layout(*command, options.layout);
+  add_layout(*command, options.layout, kStoredLayoutHelp, kStoredLayoutDefault);
   command->add_option("--shards", options.shards, "number of .safetensors files (default: one per 4 GB)")
       ->check(whole_number())
       ->check(CLI::Range(1, 10000).description(""))
@@ -68,7 +60,6 @@ void add_import(CLI::App& app, std::vector<Command>& commands) {
   command->add_flag("--dry-run", options.dry_run, "read headers and say what would be written");
   command->add_flag("--json", arguments->json, "print the summary as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress");
-  command->final_callback([arguments, layout] { arguments->options.layout_given = layout->count() > 0; });
   commands.push_back({command, [arguments] { return run_import(*arguments); }});
 }
 

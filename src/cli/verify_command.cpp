@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include "cli/command.h"
 #include "transload/error.h"
@@ -26,8 +27,7 @@ struct VerifyArguments {
   std::string report;
   bool json = false;
   bool quiet = false;
-  bool layout_given = false;
-  QuantLayout layout = QuantLayout::plain;
+  std::optional<QuantLayout> layout;
   VerifyOptions options;
 };
 
@@ -71,14 +71,16 @@ int run_verify_trtllm(const VerifyArguments& arguments) {
   refuse_option(graphs.prompt_length.has_value(), "--prompt-length", kWhat);
   refuse_option(graphs.steps.has_value(), "--steps", kWhat);
   refuse_option(graphs.tolerance.has_value(), "--tolerance", kWhat);
-  refuse_option(arguments.report.ends_with(".html"), "--report with a page", kWhat);
+  if (arguments.report.ends_with(".html")) {
+    throw Error(ErrorCode::usage,
+                fmt::format("a report of {} is JSON: got '{}', expected a file that ends in .json", kWhat, arguments.report));
+  }
   refuse_output_among("--report", arguments.report, {arguments.bundle, arguments.checkpoint, arguments.config});
   VerifyTrtllmOptions options;
   if (!arguments.checkpoint.empty()) options.checkpoint = arguments.checkpoint;
   if (!arguments.config.empty()) options.config = arguments.config;
   options.layout = arguments.layout;
-  options.layout_given = arguments.layout_given;
-  options.workers = graphs.threads;
+  options.threads = graphs.threads;
   options.progress = make_progress("comparing", arguments.quiet);
   const VerifyTrtllmReport report = verify_trtllm(arguments.bundle, options);
   if (arguments.json) {
@@ -92,7 +94,7 @@ int run_verify_trtllm(const VerifyArguments& arguments) {
 
 int run_verify(VerifyArguments& arguments) {
   if (is_trtllm_folder(arguments.bundle)) return run_verify_trtllm(arguments);
-  refuse_option(arguments.layout_given, "--layout", "a bundle of graphs");
+  refuse_option(arguments.layout.has_value(), "--layout", "a bundle of graphs");
   VerifyOptions& options = arguments.options;
   if (!arguments.checkpoint.empty()) options.checkpoint = arguments.checkpoint;
   if (!arguments.config.empty()) options.config = arguments.config;
@@ -181,8 +183,10 @@ void add_verify(CLI::App& app, std::vector<Command>& commands) {
           "largest error of a value relative to the largest value (default: by precision, see docs/verify.md)")
       ->check(positive_number())
       ->type_name("X");
-  CLI::Option* layout = add_layout(*command, arguments->layout);
-  command->add_option("--report", arguments->report, "also write the report: one page with plots, or JSON")
+  add_layout(*command, arguments->layout, kStoredLayoutHelp, kStoredLayoutDefault);
+  command
+      ->add_option("--report", arguments->report,
+                   "also write the report: one page with plots, or JSON (of a TensorRT-LLM checkpoint JSON only)")
       ->type_name("FILE.html|FILE.json")
       ->check(report_file());
   command->add_option("--threads", options.threads, "threads (default: one per core, at most 8)")
@@ -191,8 +195,7 @@ void add_verify(CLI::App& app, std::vector<Command>& commands) {
       ->type_name("N");
   command->add_flag("--json", arguments->json, "print the report as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress and no forecast");
-  command->final_callback([arguments, ids, layout] {
-    arguments->layout_given = layout->count() > 0;
+  command->final_callback([arguments, ids] {
     if (ids->count() > 0) arguments->options.prompt = parse_ids(arguments->prompt_ids);
   });
   commands.push_back({command, [arguments] { return run_verify(*arguments); }});

@@ -15,6 +15,7 @@
 #include "base/printable.h"
 #include "base/workers.h"
 #include "export/destination.h"
+#include "export/json_differences.h"
 #include "export/manifest.h"
 #include "export/numeric_warnings.h"
 #include "export/trtllm_rank.h"
@@ -24,6 +25,7 @@
 #include "targets/trtllm/config_text.h"
 #include "targets/trtllm/mapping.h"
 #include "targets/trtllm/rank_tensors.h"
+#include "targets/trtllm/trtllm_config.h"
 #include "transload/error.h"
 #include "weights/executor.h"
 
@@ -31,8 +33,6 @@ namespace transload {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kConfigFile = "config.json";
 
 void refuse_gguf(const Checkpoint& checkpoint) {
   if (checkpoint.format() == CheckpointFormat::safetensors) return;
@@ -44,7 +44,7 @@ void refuse_gguf(const Checkpoint& checkpoint) {
 
 void check_options(const ExportTrtllmOptions& options) {
   const TrtllmOptions& asked = options.trtllm;
-  if (asked.layout != QuantLayout::plain && (asked.weight_only == WeightOnly::none || asked.form == QuantForm::deferred)) {
+  if (asked.layout != QuantLayout::plain && !asked.has_baked_weights()) {
     throw Error(ErrorCode::usage, fmt::format("layout of weights that are not quantised here: got '{}', expected none (baked "
                                               "int8 or int4 weights have one)",
                                               quant_layout_name(asked.layout)));
@@ -92,9 +92,16 @@ std::vector<TrtllmRank> plan_ranks(const DecoderModel& model, const TrtllmArchit
   return ranks;
 }
 
-void count_sources(const Checkpoint& checkpoint, const std::vector<TrtllmRank>& ranks, ExportTrtllmSummary& summary) {
+// Counts what is read and written, which ranks that are kept are not.
+void count_work(const Checkpoint& checkpoint, bool has_config, Conversion& conversion) {
+  ExportTrtllmSummary& summary = conversion.summary;
+  summary.tensor_count = summary.parameter_count = summary.source_bytes = 0;
+  summary.total_bytes = has_config ? 0 : conversion.config.size;
   std::set<std::string> names;
-  for (const TrtllmRank& rank : ranks) {
+  for (size_t i = 0; i < conversion.ranks.size(); ++i) {
+    if (summary.ranks[i].kept) continue;
+    const TrtllmRank& rank = conversion.ranks[i];
+    summary.total_bytes += rank.file.size + conversion.manifests.text(rank, {}).size();
     for (const PlannedTensor& tensor : rank.file.tensors) {
       for (std::string& name : source_tensor_names(tensor.recipe)) names.insert(std::move(name));
     }
@@ -118,9 +125,7 @@ std::vector<RankSummary> rank_summaries(const std::vector<TrtllmRank>& ranks, co
   for (const TrtllmRank& rank : ranks) {
     const uint32_t stage = rank.rank / mapping.tensor;
     const LayerSpan span = stage_layers(layers, mapping.pipeline, stage);
-    uint64_t tensors = 0;
-    for (const PlannedTensor& tensor : rank.file.tensors) tensors += tensor.scales ? 2 : 1;
-    out.push_back({rank.rank, stage, span.begin, span.end, tensors, rank.file.size, false});
+    out.push_back({rank.rank, stage, span.begin, span.end, stored_tensors(rank.file), rank.file.size, false});
   }
   return out;
 }
@@ -132,7 +137,7 @@ Conversion plan_conversion(const Checkpoint& checkpoint, const ExportTrtllmOptio
   const DecoderModel model = build_model(checkpoint, ModelOptions{.context = 0, .leave_unused = true});
   check_mapping(model, options.trtllm.mapping, options.trtllm.format);
   const DType dtype = trtllm_dtype(config, file, options.trtllm);
-  PlannedFile text = planned_text(kConfigFile, trtllm_config_text(config, file, architecture, options.trtllm));
+  PlannedFile text = planned_text(kTrtllmConfigFile, trtllm_config_text(config, file, architecture, options.trtllm));
   Conversion conversion{text,
                         plan_ranks(model, architecture, options, dtype),
                         RankManifests(checkpoint, manifest_options(options.trtllm, dtype), text),
@@ -146,12 +151,8 @@ Conversion plan_conversion(const Checkpoint& checkpoint, const ExportTrtllmOptio
   for (std::string& warning : trtllm_config_warnings(config, options.trtllm)) {
     summary.warnings.push_back(std::move(warning));
   }
-  count_sources(checkpoint, conversion.ranks, summary);
   summary.ranks = rank_summaries(conversion.ranks, options.trtllm.mapping, static_cast<uint32_t>(model.layers.size()));
-  summary.total_bytes = conversion.config.size;
-  for (const TrtllmRank& rank : conversion.ranks) {
-    summary.total_bytes += rank.file.size + conversion.manifests.text(rank, {}).size();
-  }
+  count_work(checkpoint, false, conversion);
   const uint32_t workers = options.workers == 0 ? default_workers() : options.workers;
   summary.worker_memory_bytes = workers * worker_buffer_bytes();
   return conversion;
@@ -203,10 +204,27 @@ void write_whole(const fs::path& destination, const ExportTrtllmOptions& options
   conversion.summary.flush_seconds = output.flush_seconds();
 }
 
+// The line of a position, without the blanks around it.
 std::string_view line_around(std::string_view text, size_t position) {
   const size_t before = text.substr(0, position).rfind('\n');
   text.remove_prefix(before == std::string_view::npos ? 0 : before + 1);
-  return text.substr(0, text.find('\n'));
+  text = text.substr(0, text.find('\n'));
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  return text.substr(0, text.find_last_not_of(" \t\r") + 1);
+}
+
+// The first field that differs, or else the first line.
+std::string config_difference(const std::string& got, const std::string& expected) {
+  try {
+    const std::vector<std::string> fields =
+        differing_fields(parse_json(got, kTrtllmConfigFile), parse_json(expected, kTrtllmConfigFile));
+    if (!fields.empty()) return fields.front();
+  } catch (const Error&) {  // no JSON: the lines tell
+  }
+  const auto differ = std::mismatch(got.begin(), got.end(), expected.begin(), expected.end());
+  const auto position = static_cast<size_t>(differ.first - got.begin());
+  return fmt::format("line {}: got '{}', expected '{}'", 1 + std::count(got.begin(), differ.first, '\n'),
+                     printable(line_around(got, position), 80), printable(line_around(expected, position), 80));
 }
 
 // Puts config.json there unless another process, or an earlier run, has; then it has to be equal.
@@ -221,11 +239,7 @@ void require_config(const fs::path& folder, const PlannedFile& config, bool writ
   }
   const std::string got = read_text_file(folder / config.name);
   if (got == expected) return;
-  const auto differ = std::mismatch(got.begin(), got.end(), expected.begin(), expected.end());
-  const auto position = static_cast<size_t>(differ.first - got.begin());
-  throw Error(ErrorCode::destination_exists,
-              fmt::format("of another conversion: got '{}', expected '{}' in line {}", printable(line_around(got, position), 80),
-                          printable(line_around(expected, position), 80), 1 + std::count(got.begin(), differ.first, '\n')),
+  throw Error(ErrorCode::destination_exists, fmt::format("of another conversion: {}", config_difference(got, expected)),
               {(folder / config.name).string(), {}, {}});
 }
 
@@ -266,7 +280,7 @@ void write_rank(const fs::path& folder, const TrtllmRank& rank, const ExportTrtl
 void find_kept_ranks(const fs::path& folder, const ExportTrtllmOptions& options, Conversion& conversion) {
   for (size_t i = 0; i < conversion.ranks.size(); ++i) {
     const TrtllmRank& rank = conversion.ranks[i];
-    const StoredRank stored = check_stored_rank(folder, rank, conversion.manifests, options.workers, {});
+    const StoredRank stored = check_stored_rank(folder, rank, conversion.manifests, options.workers);
     std::vector<std::string>& warnings = conversion.summary.warnings;
     // A run without --strict may have written it; this one has to name the tensors.
     const bool keep = stored.exists && stored.fault.empty() && !(options.strict && stored.numeric_fault);
@@ -279,13 +293,17 @@ void find_kept_ranks(const fs::path& folder, const ExportTrtllmOptions& options,
   }
 }
 
-void write_ranks(const fs::path& folder, const ExportTrtllmOptions& options, Conversion& conversion) {
+// Refuses a folder of another conversion; finds out what is left to do there.
+void look_into(const fs::path& folder, const Checkpoint& checkpoint, const ExportTrtllmOptions& options, Conversion& conversion) {
   require_config(folder, conversion.config, false);
-  if (options.resume) {
-    find_kept_ranks(folder, options, conversion);
-  } else if (!options.overwrite) {
-    refuse_stored_ranks(folder, conversion.ranks);
-  }
+  refuse_foreign_ranks(folder, options.trtllm.mapping.world(), conversion.ranks, conversion.manifests);
+  if (options.resume) find_kept_ranks(folder, options, conversion);
+  std::error_code ignored;
+  count_work(checkpoint, fs::exists(folder / conversion.config.name, ignored), conversion);
+}
+
+void write_ranks(const fs::path& folder, const ExportTrtllmOptions& options, Conversion& conversion) {
+  if (!options.resume && !options.overwrite) refuse_stored_ranks(folder, conversion.ranks);
   uint64_t total = 0;
   uint64_t done = 0;
   for (size_t i = 0; i < conversion.ranks.size(); ++i) {
@@ -341,8 +359,10 @@ ExportTrtllmSummary export_trtllm(const Checkpoint& checkpoint, const fs::path& 
     for (const TrtllmRank& rank : conversion.ranks) plan.files.push_back(rank.file);
     conversion.summary.explanation = explain_plan(plan);
   }
+  const bool by_ranks = options.resume || !options.ranks.empty();
+  if (by_ranks) look_into(destination, checkpoint, options, conversion);
   if (options.dry_run) return std::move(conversion.summary);
-  if (options.resume || !options.ranks.empty()) {
+  if (by_ranks) {
     write_ranks(destination, options, conversion);
   } else {
     write_whole(destination, options, conversion);

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "export/destination.h"
@@ -22,7 +21,7 @@ namespace transload {
 ImportTrtllmSummary import_trtllm(const std::filesystem::path& source, const std::filesystem::path& destination,
                                   const ImportTrtllmOptions& options) {
   refuse_destination_over(destination, {source});
-  const TrtllmFolder folder = open_trtllm_folder(source, options.layout_given ? std::optional(options.layout) : std::nullopt);
+  const TrtllmFolder folder = open_trtllm_folder(source, options.layout);
   const TrtllmCheckpoint& checkpoint = folder.checkpoint;
   ImportTrtllmSummary summary;
   summary.architecture = checkpoint.architecture->name;
@@ -30,7 +29,7 @@ ImportTrtllmSummary import_trtllm(const std::filesystem::path& source, const std
   summary.ranks = static_cast<uint32_t>(checkpoint.ranks.size());
   summary.warnings = folder.warnings;
   const Json config = hf_config(checkpoint, summary.warnings);
-  if (has_baked_weights(checkpoint.options)) {
+  if (checkpoint.options.has_baked_weights()) {
     summary.warnings.push_back(fmt::format("weights were quantised ({}): what is written are their rounded values",
                                            quantisation_text(checkpoint.options)));
   }
@@ -42,8 +41,7 @@ ImportTrtllmSummary import_trtllm(const std::filesystem::path& source, const std
   }
   summary.tensor_count = tensors.size();
   Plan plan{plan_shards(tensors, options.shards)};
-  summary.shards = static_cast<uint32_t>(
-      std::count_if(plan.files.begin(), plan.files.end(), [](const PlannedFile& file) { return !file.tensors.empty(); }));
+  summary.shards = count_shards(plan.files);
   plan.files.push_back(planned_text("config.json", write_json(config) + "\n"));
   check_plan(plan);
   summary.total_bytes = plan.total_bytes();
@@ -63,8 +61,8 @@ std::string import_trtllm_json(const ImportTrtllmSummary& summary) {
                                  {"dtype", summary.dtype},
                                  {"ranks", summary.ranks},
                                  {"shards", summary.shards},
-                                 {"tensor_count", summary.tensor_count},
-                                 {"parameter_count", summary.parameter_count},
+                                 {"tensors", summary.tensor_count},
+                                 {"parameters", summary.parameter_count},
                                  {"total_bytes", summary.total_bytes},
                                  {"warnings", strings_json(summary.warnings)}});
 }

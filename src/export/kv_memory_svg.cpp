@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "base/grouped.h"
 #include "export/markup.h"
 #include "io/whole_file.h"
 #include "transload/error.h"
@@ -65,16 +66,6 @@ std::string element_name(uint32_t element_bytes) {
     throw Error(ErrorCode::usage, fmt::format("bytes of a cache element: got {}, expected 1, 2 or 4", element_bytes));
   }
   return names[size - std::begin(sizes)];
-}
-
-std::string grouped(uint64_t number) {
-  const std::string digits = std::to_string(number);
-  std::string out;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
 }
 
 class Drawing {

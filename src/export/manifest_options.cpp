@@ -75,7 +75,7 @@ Json manifest_options(const TrtllmOptions& options, DType dtype) {
   const TrtllmMapping& mapping = options.mapping;
   Json quant;
   if (options.weight_only != WeightOnly::none) {
-    const bool baked = options.form == QuantForm::baked;
+    const bool baked = options.has_baked_weights();
     quant = Json::Object{{"weights", options.weight_only == WeightOnly::int8 ? "int8" : "int4"},
                          {"form", baked ? "baked" : "deferred"},
                          {"layout", baked ? Json(quant_layout_name(options.layout)) : Json()}};

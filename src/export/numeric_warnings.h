@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "transload/export_onnx.h"
+#include "transload/tensor_warning.h"
 #include "weights/executor.h"
 #include "weights/plan.h"
 

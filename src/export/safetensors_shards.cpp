@@ -65,4 +65,9 @@ std::vector<PlannedFile> plan_shards(const std::vector<ShardTensor>& tensors, ui
   return files;
 }
 
+uint32_t count_shards(const std::vector<PlannedFile>& files) {
+  return static_cast<uint32_t>(
+      std::count_if(files.begin(), files.end(), [](const PlannedFile& file) { return !file.tensors.empty(); }));
+}
+
 }  // namespace transload

@@ -16,5 +16,7 @@ struct ShardTensor {
 
 // At most `shards` files of about equal size, tensors in the order given; 0: one per 4 GB or so.
 std::vector<PlannedFile> plan_shards(const std::vector<ShardTensor>& tensors, uint32_t shards);
+// How many of these files hold tensors.
+uint32_t count_shards(const std::vector<PlannedFile>& files);
 
 }  // namespace transload

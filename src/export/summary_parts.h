@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "io/json.h"
-#include "transload/export_onnx.h"
+#include "transload/tensor_warning.h"
 
 namespace transload {
 

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <span>
 
 #include "export/destination.h"
@@ -62,8 +61,7 @@ SynthSummary synthesize(const std::filesystem::path& config, const std::filesyst
   }
   summary.tensor_count = tensors.size();
   Plan plan{plan_shards(random_tensors, options.shards)};
-  summary.shards = static_cast<uint32_t>(
-      std::count_if(plan.files.begin(), plan.files.end(), [](const PlannedFile& file) { return !file.tensors.empty(); }));
+  summary.shards = count_shards(plan.files);
   plan.files.push_back(planned_text("config.json", config_text));
   check_plan(plan);
   summary.total_bytes = plan.total_bytes();

@@ -15,11 +15,15 @@ struct TrtllmFolder {
   std::vector<std::string> warnings;
 };
 
-// Throws what open_trtllm throws; usage for baked weights of a layout that nobody names, or that a manifest contradicts.
+// Whether the rank manifests were written with other options: names the first pair that differs, and the field. Manifests that
+// are missing say nothing. Throws bad_json, config_missing and config_invalid for a manifest that is malformed.
+std::optional<std::string> differing_manifests(const std::filesystem::path& folder);
+
+// Throws what open_trtllm throws; config_invalid for manifests that differ; usage for baked weights of a layout that nobody
+// names, or that a manifest contradicts.
 TrtllmFolder open_trtllm_folder(const std::filesystem::path& folder, std::optional<QuantLayout> layout);
 
 // "none", "int8 deferred", "int4 baked sm80".
 std::string quantisation_text(const TrtllmOptions& options);
-bool has_baked_weights(const TrtllmOptions& options);
 
 }  // namespace transload

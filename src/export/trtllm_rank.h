@@ -9,7 +9,6 @@
 
 #include "io/json.h"
 #include "transload/checkpoint.h"
-#include "transload/progress.h"
 #include "weights/executor.h"
 #include "weights/plan.h"
 
@@ -30,6 +29,9 @@ class RankManifests {
 
   // `results`: of that rank's tensors, or empty; the text has the same length either way.
   std::string text(const TrtllmRank& rank, const std::vector<TensorResult>& results) const;
+  // In what the manifest of any rank is not of this conversion: the first option, else source file, that differs; empty when
+  // none does.
+  std::string first_difference(const Json& manifest) const;
 
  private:
   const Checkpoint& checkpoint_;
@@ -43,8 +45,13 @@ struct StoredRank {
   std::string fault;           // why it is not what would be written now; empty when it is
   bool numeric_fault = false;  // it has values that no runtime can use
 };
+// Throws usage, naming the manifest and what differs, for a rank of `world` in `folder` that is not among `ranks` and was made
+// with other options or from other sources. Manifests that cannot be read say nothing.
+void refuse_foreign_ranks(const std::filesystem::path& folder, uint32_t world, const std::vector<TrtllmRank>& ranks,
+                          const RankManifests& manifests);
+
 // Reads the rank file and hashes it, unless its manifest is another than would be written now.
 StoredRank check_stored_rank(const std::filesystem::path& folder, const TrtllmRank& rank, const RankManifests& manifests,
-                             uint32_t workers, const Progress& progress);
+                             uint32_t workers);
 
 }  // namespace transload

@@ -127,6 +127,7 @@ VerifyFailure failure_of(const HashTask& task) {
   failure.file = task.file;
   failure.tensor = task.tensor;
   failure.layer = layer_of_name(task.tensor);
+  if (!task.tensor.empty()) failure.offset = task.offset;
   failure.what = fmt::format("digest{}: got {}, expected {}", task.part, task.got, task.expected);
   return failure;
 }
@@ -159,7 +160,8 @@ std::optional<uint32_t> layer_of_name(std::string_view name) {
 Manifest read_manifest(const std::filesystem::path& bundle) {
   if (!std::filesystem::exists(bundle / kManifestFile)) {
     throw Error(ErrorCode::file_missing,
-                fmt::format("no bundle: got {}, expected a folder with {} as 'transload export' writes it",
+                fmt::format("no bundle: got {}, expected a folder with {} as 'transload export' writes it, or a TensorRT-LLM "
+                            "checkpoint (config.json with 'architecture', rank<N>.safetensors)",
                             std::filesystem::exists(bundle) ? "no such file in it" : "no such folder", kManifestFile),
                 {bundle.string(), {}, {}});
   }
@@ -182,7 +184,7 @@ DigestCheck check_digests(const std::filesystem::path& bundle, const Manifest& m
   for (const ManifestFile& file : manifest.files) {
     const std::filesystem::path path = bundle / file.name;
     if (!std::filesystem::exists(path)) {
-      check.mismatches.push_back({{}, {}, {}, file.name, {}, "got no such file, expected the one that manifest.json lists"});
+      check.mismatches.push_back({{}, {}, {}, file.name, {}, "got no such file, expected the one that the manifest lists"});
       continue;
     }
     const auto input = InputFile::open(path);

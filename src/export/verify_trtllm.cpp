@@ -10,8 +10,10 @@
 #include <map>
 #include <utility>
 
+#include "base/grouped.h"
 #include "base/printable.h"
 #include "base/worker_pool.h"
+#include "export/json_differences.h"
 #include "export/trtllm_folder.h"
 #include "export/trtllm_rank.h"
 #include "export/verify_digests.h"
@@ -29,19 +31,9 @@
 namespace transload {
 namespace {
 
-// Paths of fields that `expected` has and `got` has otherwise, or not.
-void differing_fields(const Json& got, const Json& expected, const std::string& path, std::vector<std::string>& differences) {
-  for (const auto& [key, value] : expected.object()) {
-    const std::string name = path.empty() ? key : path + "." + key;
-    const Json* other = got.find(key);
-    if (other != nullptr && other->is_object() && value.is_object()) {
-      differing_fields(*other, value, name, differences);
-    } else if (other == nullptr || *other != value) {
-      differences.push_back(fmt::format("field '{}': got {}, expected {}", name,
-                                        other == nullptr ? "none" : printable(write_json(*other, 0), 60),
-                                        printable(write_json(value, 0), 60)));
-    }
-  }
+// As messages have it: "block 'mlp' of layer 0".
+std::string block_name(const TrtllmBlockResult& block) {
+  return fmt::format("block '{}'{}", block.block, block.layer ? fmt::format(" of layer {}", *block.layer) : "");
 }
 
 class TrtllmVerification {
@@ -55,7 +47,7 @@ class TrtllmVerification {
     if (options_.config && !options_.checkpoint) {
       throw Error(ErrorCode::usage, "config of a checkpoint: got one without the checkpoint, expected --checkpoint as well");
     }
-    if (digests()) {
+    if (digests() && manifests()) {
       structure();
       if (options_.checkpoint) {
         compare();
@@ -83,18 +75,24 @@ class TrtllmVerification {
         report_.notes.push_back(fmt::format("'{}' has no manifest: its digests are not checked", rank_file_name(rank)));
         continue;
       }
-      const DigestCheck check = check_digests(path_, read_file_manifest(path_, name), options_.workers, {});
+      const DigestCheck check = check_digests(path_, read_file_manifest(path_, name), options_.threads, {});
       report_.digests_checked += check.digests;
+      report_.bytes_hashed += check.bytes;
       if (check.mismatches.empty()) continue;
       const VerifyFailure& first = check.mismatches.front();
-      return fail(fmt::format("{}: {}{}", first.file, first.tensor.empty() ? "" : fmt::format("tensor '{}': ", first.tensor),
-                              first.what));
+      return fail(fmt::format("{}{}: {}{}", first.file, first.offset ? fmt::format("@{}", *first.offset) : "",
+                              first.tensor.empty() ? "" : fmt::format("tensor '{}': ", first.tensor), first.what));
     }
     return true;
   }
 
+  bool manifests() {
+    const std::optional<std::string> difference = differing_manifests(path_);
+    return !difference || fail(*difference);
+  }
+
   void structure() {
-    TrtllmFolder opened = open_trtllm_folder(path_, options_.layout_given ? std::optional(options_.layout) : std::nullopt);
+    TrtllmFolder opened = open_trtllm_folder(path_, options_.layout);
     folder_ = std::move(opened.checkpoint);
     for (std::string& warning : opened.warnings) report_.notes.push_back(std::move(warning));
     report_.architecture = folder_.architecture->name;
@@ -113,7 +111,9 @@ class TrtllmVerification {
                   {options_.checkpoint->string(), {}, {}});
     }
     const DecoderModel model = build_model(checkpoint, ModelOptions{.context = 0, .leave_unused = true});
-    if (config(checkpoint) && ranks(model) && way_back(checkpoint, model)) blocks(model);
+    if (!config(checkpoint) || !plan_ranks(model)) return;
+    plan_way_back(checkpoint, model);
+    if (values()) blocks(model);
   }
 
   bool config(const Checkpoint& checkpoint) {
@@ -128,8 +128,7 @@ class TrtllmVerification {
     const std::string got = read_text_file(path_ / kTrtllmConfigFile);
     if (got == expected) return true;
     const Json expected_json = parse_json(expected, kTrtllmConfigFile);
-    std::vector<std::string> differences;
-    differing_fields(folder_.config, expected_json, "", differences);
+    const std::vector<std::string> differences = differing_fields(folder_.config, expected_json);
     if (!differences.empty()) return fail(fmt::format("{}: {}", kTrtllmConfigFile, join_faults(differences)));
     std::vector<std::string> extra;
     for (const auto& [key, value] : folder_.config.object()) {
@@ -139,6 +138,29 @@ class TrtllmVerification {
                                           : fmt::format("{} has fields that no conversion writes: '{}'", kTrtllmConfigFile,
                                                         fmt::join(extra, "', '")));
     return true;
+  }
+
+  // All lists are made by now: the total of the progress is the sum of what they report.
+  bool values() {
+    for (const auto* list : {&exact_, &back_}) {
+      for (const TensorComparison& pair : *list) progress_total_ += pair.expected.bytes();
+    }
+    for (const QuantComparison& pair : baked_) progress_total_ += pair.weight.bytes();
+    const ComparisonResult exact = compare_tensors(exact_, options_.threads, part_progress());
+    if (!take(exact, exact_.size())) return false;
+    if (exact.not_finite > 0) {
+      report_.notes.push_back(fmt::format("{} {} NaN or infinite in both, e.g. in '{}'", grouped(exact.not_finite),
+                                          exact.not_finite == 1 ? "value is" : "values are", exact.not_finite_tensor));
+    }
+    const ComparisonResult baked = compare_quantised(baked_, options_.threads, part_progress());
+    if (!take(baked, baked_.size())) return false;
+    if (baked.not_finite > 0) {
+      report_.notes.push_back(fmt::format(
+          "{} not compared once quantised: NaN or infinite in the checkpoint, or of a channel with an infinite value, e.g. in "
+          "'{}'",
+          baked.not_finite == 1 ? "1 weight was" : grouped(baked.not_finite) + " weights were", baked.not_finite_tensor));
+    }
+    return take(compare_tensors(back_, options_.threads, part_progress()), back_.size());
   }
 
   Progress part_progress() {
@@ -159,13 +181,10 @@ class TrtllmVerification {
   }
 
   // The forward route: what this checkpoint gives for every rank, against the rank files.
-  bool ranks(const DecoderModel& model) {
+  bool plan_ranks(const DecoderModel& model) {
     TrtllmOptions unquantised = folder_.options;
     unquantised.weight_only = WeightOnly::none;
     const DType dtype = *folder_.options.dtype;
-    std::vector<TensorComparison> exact;
-    std::vector<QuantComparison> baked;
-    uint64_t bytes = 0;
     for (uint32_t rank = 0; rank < folder_.ranks.size(); ++rank) {
       for (const RankTensor& tensor : rank_tensors(model, *architecture_, unquantised, dtype, rank)) {
         if (!folder_.has(rank, tensor.name)) {
@@ -173,9 +192,8 @@ class TrtllmVerification {
                                   dtype_name(tensor.recipe.dtype()), shape_text(tensor.recipe.shape())));
         }
         const TensorInfo& stored = folder_.tensor(rank, tensor.name);
-        bytes += tensor.recipe.bytes();
         if (stored.dtype == DType::i8) {
-          baked.push_back(quantised_pair(tensor, stored, rank));
+          baked_.push_back(quantised_pair(tensor, stored, rank));
           continue;
         }
         if (stored.dtype != tensor.recipe.dtype() || stored.shape != tensor.recipe.shape()) {
@@ -183,31 +201,25 @@ class TrtllmVerification {
                                   tensor.name, dtype_name(stored.dtype), shape_text(stored.shape),
                                   dtype_name(tensor.recipe.dtype()), shape_text(tensor.recipe.shape())));
         }
-        exact.push_back({tensor.name, tensor.recipe, source(stored), stored, 0});
+        exact_.push_back({tensor.name, tensor.recipe, source(stored), stored, 0});
       }
     }
-    for (const HuggingFaceTensor& tensor : hf_tensors(folder_)) bytes += tensor.recipe.bytes();
-    progress_total_ = bytes;
-    return take(compare_tensors(exact, options_.workers, part_progress()), exact.size()) &&
-           take(compare_quantised(baked, options_.workers, part_progress()), baked.size());
+    return true;
   }
 
   QuantComparison quantised_pair(const RankTensor& tensor, const TensorInfo& stored, uint32_t rank) const {
     const std::string scales =
         tensor.name.substr(0, tensor.name.size() - std::string_view("weight").size()) + "per_channel_scale";
-    const QuantLayout layout = folder_.options.layout;
-    return {.weight = tensor.recipe,
-            .quantised = stored,
-            .scales = folder_.tensor(rank, scales),
-            .quant = {.bits = bits(), .layout = stored.shape.size() == 3 ? expert_layout(layout) : layout}};
+    WeightQuant quant = folder_.options.weight_quant();
+    // Kernels for experts take the sm80 layout on every GPU.
+    if (stored.shape.size() == 3 && quant.layout == QuantLayout::sm90) quant.layout = QuantLayout::sm80;
+    return {.weight = tensor.recipe, .quantised = stored, .scales = folder_.tensor(rank, scales), .quant = quant};
   }
-
-  uint8_t bits() const { return folder_.options.weight_only == WeightOnly::int8 ? 8 : 4; }
 
   // The way back: the ranks joined under Hugging Face names, against the checkpoint's own tensors of those names. A checkpoint
   // with other names (separate or older ones) is compared in the parts that its family made of them.
-  bool way_back(const Checkpoint& checkpoint, const DecoderModel& model) {
-    const bool is_baked = has_baked_weights(folder_.options);
+  void plan_way_back(const Checkpoint& checkpoint, const DecoderModel& model) {
+    const bool is_baked = folder_.options.has_baked_weights();
     const DType dtype = *folder_.options.dtype;
     std::map<std::string, Recipe> expected;
     for (HuggingFaceTensor& tensor : hf_tensors(model, *architecture_, dtype)) {
@@ -217,16 +229,14 @@ class TrtllmVerification {
     }
     // Of dequantised weights no cast would be exact.
     const DType compared = is_baked ? DType::f32 : dtype;
-    std::vector<TensorComparison> list;
     for (HuggingFaceTensor& tensor : hf_tensors(join_ranks(folder_), *architecture_, compared)) {
       const auto found = expected.find(tensor.name);
       // A head that the checkpoint ties: the forward route has compared it with the embedding.
       if (found == expected.end()) continue;
       const Recipe as_compared = cast(found->second, tensor.recipe.dtype());
-      const double tolerance = is_quantised(tensor.recipe) ? std::ldexp(1.0, 1 - bits()) : 0;
-      list.push_back({tensor.name, as_compared, tensor.recipe, std::nullopt, tolerance});
+      const double tolerance = is_quantised(tensor.recipe) ? std::ldexp(1.0, 1 - folder_.options.weight_quant().bits) : 0;
+      back_.push_back({tensor.name, as_compared, tensor.recipe, std::nullopt, tolerance});
     }
-    return take(compare_tensors(list, options_.workers, part_progress()), list.size());
   }
 
   static bool is_quantised(const Recipe& recipe) {
@@ -235,12 +245,17 @@ class TrtllmVerification {
   }
 
   void blocks(const DecoderModel& model) {
-    WorkerPool pool(options_.workers);
+    WorkerPool pool(options_.threads);
     report_.blocks = run_trtllm_blocks(folder_, model, pool);
     for (const TrtllmBlockResult& block : report_.blocks) {
+      if (block.not_comparable == 0) continue;
+      report_.notes.push_back(fmt::format("{} was not comparable in {} of {} values: NaN or infinite in the checkpoint's own",
+                                          block_name(block), grouped(block.not_comparable), grouped(block.values)));
+    }
+    for (const TrtllmBlockResult& block : report_.blocks) {
       if (block.relative <= block.allowed) continue;
-      fail(fmt::format("block '{}' of layer {} over the ranks: relative error: got {:.3g}, expected at most {:.3g}", block.block,
-                       block.layer, block.relative, block.allowed));
+      fail(fmt::format("{} over the ranks: relative error: got {:.3g}, expected at most {:.3g}", block_name(block),
+                       block.relative, block.allowed));
       return;
     }
   }
@@ -250,6 +265,9 @@ class TrtllmVerification {
   VerifyTrtllmReport report_;
   TrtllmCheckpoint folder_;
   const TrtllmArchitecture* architecture_ = nullptr;
+  std::vector<TensorComparison> exact_;
+  std::vector<QuantComparison> baked_;
+  std::vector<TensorComparison> back_;
   uint64_t progress_done_ = 0;
   uint64_t progress_total_ = 0;
 };

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "export/block_arithmetic.h"
-#include "export/trtllm_folder.h"
 #include "runtime/matmul.h"
 #include "runtime/weight_matrix.h"
 #include "targets/trtllm/hf_tensors.h"
@@ -128,14 +127,10 @@ class SplitBlocks {
   }
 
   Recipe weight(uint32_t rank, const std::string& name) const {
-    const TrtllmOptions& options = checkpoint_.options;
     const TensorInfo& tensor = checkpoint_.tensor(first_rank_ + rank, prefix_ + name + ".weight");
-    if (!has_baked_weights(options)) return source(tensor);
-    // Kernels for experts take the sm80 layout on every GPU.
-    const bool is_stacked = tensor.shape.size() == 3;
-    const QuantLayout layout = is_stacked && options.layout == QuantLayout::sm90 ? QuantLayout::sm80 : options.layout;
+    if (!checkpoint_.options.has_baked_weights()) return source(tensor);
     return dequantize(tensor, checkpoint_.tensor(first_rank_ + rank, prefix_ + name + ".per_channel_scale"),
-                      {.bits = static_cast<uint8_t>(options.weight_only == WeightOnly::int8 ? 8 : 4), .layout = layout});
+                      checkpoint_.options.weight_quant());
   }
 
   Recipe expert(uint32_t rank, const std::string& name, uint32_t local) const {
@@ -223,24 +218,32 @@ class Relative {
   void add(const Values& got, const Values& expected) {
     for (size_t i = 0; i < expected.size(); ++i) {
       // Weights that overflowed give no number on either side.
-      if (!std::isfinite(expected[i])) continue;
+      if (!std::isfinite(expected[i])) {
+        ++left_out_;
+        continue;
+      }
       const double difference = std::abs(static_cast<double>(got[i]) - expected[i]);
       difference_ = difference <= difference_ ? difference_ : difference;
       largest_ = std::max(largest_, std::abs(static_cast<double>(expected[i])));
       if (std::isnan(difference)) difference_ = std::numeric_limits<double>::infinity();
     }
+    values_ += expected.size();
   }
   double value() const { return largest_ > 0 ? difference_ / largest_ : difference_; }
+  uint64_t left_out() const { return left_out_; }
+  uint64_t values() const { return values_; }
 
  private:
   double difference_ = 0;
   double largest_ = 0;
+  uint64_t left_out_ = 0;
+  uint64_t values_ = 0;
 };
 
-double relative(const Values& got, const Values& expected) {
+Relative relative(const Values& got, const Values& expected) {
   Relative result;
   result.add(got, expected);
-  return result.value();
+  return result;
 }
 
 class BlockRun {
@@ -251,7 +254,7 @@ class BlockRun {
         rules_(rules_of(model.layers.front())),
         split_(checkpoint, rules_, pool),
         whole_(model, rules_, *checkpoint.options.dtype, pool) {
-    if (!has_baked_weights(checkpoint.options)) return;
+    if (!checkpoint.options.has_baked_weights()) return;
     joined_ = join_ranks(checkpoint);
     rounded_.emplace(*joined_, rules_, DType::f32, pool);
   }
@@ -279,9 +282,12 @@ class BlockRun {
 
   void compare(const char* name, uint32_t number, const Values& x, const Values& got, Block block) {
     TrtllmBlockResult result{.block = name, .layer = number, .allowed = kAllowed};
-    const double exact = relative(got, (whole_.*block)(x, number));
-    result.relative = rounded_ ? relative(got, (*rounded_.*block)(x, number)) : exact;
-    if (rounded_) result.quantisation = exact;
+    const Relative exact = relative(got, (whole_.*block)(x, number));
+    const Relative own = rounded_ ? relative(got, (*rounded_.*block)(x, number)) : exact;
+    result.relative = own.value();
+    if (rounded_ && exact.left_out() < exact.values()) result.quantisation = exact.value();
+    result.not_comparable = std::max(exact.left_out(), own.left_out());
+    result.values = own.values();
     results_.push_back(result);
   }
 
@@ -305,9 +311,10 @@ class BlockRun {
       }
     }
     results_.push_back({.block = "lm_head",
-                        .layer = static_cast<uint32_t>(model_.layers.size()) - 1,
                         .relative = all.value(),
-                        .allowed = kAllowed});
+                        .allowed = kAllowed,
+                        .not_comparable = all.left_out(),
+                        .values = all.values()});
   }
 
   const TrtllmCheckpoint& checkpoint_;

@@ -140,6 +140,7 @@ class Band {
   }
 
   double worst_steps() const { return worst_steps_; }
+  uint64_t not_finite() const { return not_finite_; }
 
  private:
   void read_weights() {
@@ -202,7 +203,10 @@ class Band {
     }
     const uint64_t channel = places_.of_channel(n) - places_.of_channel(begin_);
     for (uint64_t k = 0; k < m_.in; ++k) {
-      if (!std::isfinite(weights[k]) || !std::isfinite(scale)) continue;
+      if (!std::isfinite(weights[k]) || !std::isfinite(scale)) {
+        ++not_finite_;
+        continue;
+      }
       const double exact = scale == 0 ? 0 : static_cast<double>(weights[k]) / scale;
       const int got = stored_value(channel + scratch_.places[k]);
       const double steps = std::abs(exact - got);
@@ -223,6 +227,7 @@ class Band {
   uint64_t end_;
   Scratch& scratch_;
   double worst_steps_ = 0;
+  uint64_t not_finite_ = 0;
 };
 
 }  // namespace
@@ -236,12 +241,14 @@ ComparisonResult compare_quantised(const std::vector<QuantComparison>& list, uin
     tasks.add(m.count * m.bands, 1, m.weight.bytes);
     result.bytes += m.weight.bytes;
   }
+  std::vector<uint64_t> not_finite(list.size());
   std::mutex mutex;
   size_t worst = list.size();
   result.failure = tasks.run<Scratch>(workers, progress, [&](size_t index, uint64_t begin, uint64_t, Scratch& scratch) {
     Band band(matrices[index], begin, scratch);
     std::optional<std::string> fault = band.compare();
     const std::lock_guard lock(mutex);
+    not_finite[index] += band.not_finite();
     // Of equal ones the first in the list, whichever was found first.
     if (band.worst_steps() > result.worst_steps || (band.worst_steps() == result.worst_steps && index < worst)) {
       result.worst_steps = band.worst_steps();
@@ -249,6 +256,7 @@ ComparisonResult compare_quantised(const std::vector<QuantComparison>& list, uin
     }
     return fault;
   });
+  for (size_t i = 0; i < list.size(); ++i) result.add_not_finite(not_finite[i], list[i].quantised.name);
   if (worst < list.size()) {
     result.worst_tensor = fmt::format("{}: {}", list[worst].quantised.file->name(), list[worst].quantised.name);
   }

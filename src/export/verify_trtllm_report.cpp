@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <string_view>
 
+#include "base/grouped.h"
 #include "export/summary_parts.h"
+#include "export/verify_report.h"
 #include "io/json.h"
 #include "io/whole_file.h"
 #include "transload/verify_trtllm.h"
@@ -12,15 +15,16 @@ namespace transload {
 namespace {
 
 Json blocks_json(const VerifyTrtllmReport& report) {
-  const bool is_baked = report.quantisation.find("baked") != std::string::npos;
   Json::Array out;
   for (const TrtllmBlockResult& block : report.blocks) {
-    out.push_back(
-        Json::Object{{"block", block.block},
-                     {"layer", block.layer},
-                     {"relative", std::isfinite(block.relative) ? Json(block.relative) : Json()},
-                     {"allowed", block.allowed},
-                     {"quantisation", is_baked && std::isfinite(block.quantisation) ? Json(block.quantisation) : Json()}});
+    out.push_back(Json::Object{
+        {"block", block.block},
+        {"layer", block.layer ? Json(*block.layer) : Json()},
+        {"relative", std::isfinite(block.relative) ? Json(block.relative) : Json()},
+        {"allowed", block.allowed},
+        {"quantisation", block.quantisation && std::isfinite(*block.quantisation) ? Json(*block.quantisation) : Json()},
+        {"values", block.values},
+        {"not_comparable", block.not_comparable}});
   }
   return out;
 }
@@ -39,6 +43,7 @@ std::string verify_trtllm_json(const VerifyTrtllmReport& report) {
                    {"quantisation", report.quantisation},
                    {"mapping", Json::Object{{"tp", mapping.tensor}, {"pp", mapping.pipeline}, {"moe_ep", mapping.expert}}},
                    {"digests_checked", report.digests_checked},
+                   {"bytes_hashed", report.bytes_hashed},
                    {"tensors_compared", report.tensors_compared},
                    {"bytes_compared", report.bytes_compared},
                    {"worst_steps", report.worst_steps},
@@ -54,30 +59,35 @@ void write_verify_trtllm_report(const std::filesystem::path& path, const VerifyT
 }
 
 std::string verify_trtllm_text(const VerifyTrtllmReport& report) {
-  std::string text;
-  const auto line = [&](const std::string& content) { text += content + "\n"; };
-  line(fmt::format("checkpoint: {}", report.folder));
+  std::string text = fmt::format("folder     {}\n", report.folder);
+  const auto line = [&](std::string_view label, const std::string& content) {
+    text += fmt::format("{:<10} {}\n", label, content);
+  };
+  if (!report.checkpoint.empty()) line("checkpoint", report.checkpoint);
   if (!report.architecture.empty()) {
-    line(fmt::format("model: {}, format {}, {}, quantisation {}, tp {}, pp {}, moe_ep {}", report.architecture, report.format,
+    line("model",
+         fmt::format("{}, format {}, {}, quantisation {}, tp {}, pp {}, moe_ep {}", report.architecture, report.format,
                      report.dtype, report.quantisation, report.mapping.tensor, report.mapping.pipeline, report.mapping.expert));
   }
-  if (report.digests_checked > 0) line(fmt::format("digests: {} checked", report.digests_checked));
+  line("digests", fmt::format("{} over {} bytes", grouped(report.digests_checked), grouped(report.bytes_hashed)));
   if (report.tensors_compared > 0) {
-    line(
-        fmt::format("tensors: {} compared with {}, {} bytes", report.tensors_compared, report.checkpoint, report.bytes_compared));
+    line("tensors", fmt::format("{} compared, {} bytes", grouped(report.tensors_compared), grouped(report.bytes_compared)));
   }
   if (!report.worst_tensor.empty()) {
-    line(
-        fmt::format("quantised weights: at most {:.4g} steps off, of 1 allowed, in {}", report.worst_steps, report.worst_tensor));
+    line("weights",
+         fmt::format("at most {:.4g} quantisation steps off (1 is allowed), in {}", report.worst_steps, report.worst_tensor));
   }
   for (const TrtllmBlockResult& block : report.blocks) {
-    line(fmt::format("block {} of layer {}: relative error {:.2e}, of {:.0e} allowed{}", block.block, block.layer, block.relative,
-                     block.allowed,
-                     block.quantisation > 0 ? fmt::format(", and {:.2e} by quantisation", block.quantisation) : ""));
+    const std::string layer = block.layer ? fmt::format(" of layer {}", *block.layer) : "";
+    const std::string quantisation =
+        block.quantisation ? fmt::format("; {:.2e} to the unquantised block", *block.quantisation) : "";
+    line("block", fmt::format("{}{}: relative error {}, at most {:.0e} allowed{}", block.block, layer, error_text(block.relative),
+                              block.allowed, quantisation));
   }
-  for (const std::string& note : report.notes) line("note: " + note);
-  line(report.failure ? "FAILED: " + *report.failure : std::string("verified"));
-  return text;
+  for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
+  if (report.failure) return text + fmt::format("verification failed: {}\n", *report.failure);
+  return text + (report.checkpoint.empty() ? "verification passed: digests and structure only\n"
+                                           : "verification passed: the rank files hold what the checkpoint gives\n");
 }
 
 }  // namespace transload

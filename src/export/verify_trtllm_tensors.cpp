@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -86,6 +87,25 @@ std::optional<uint64_t> first_off_row(const float* got, const float* expected, u
   return std::nullopt;
 }
 
+// Bits of an exponent, as integers of the width of an element.
+template <typename Bits>
+uint64_t count_full_exponents(const std::byte* bytes, uint64_t count, Bits exponent) {
+  uint64_t found = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    Bits value;
+    std::memcpy(&value, bytes + i * sizeof(Bits), sizeof(Bits));
+    found += (value & exponent) == exponent ? 1 : 0;
+  }
+  return found;
+}
+
+// NaN and infinities have all bits of the exponent set.
+uint64_t count_not_finite(DType dtype, const std::byte* bytes, uint64_t count) {
+  if (dtype == DType::f32) return count_full_exponents<uint32_t>(bytes, count, 0x7F800000);
+  if (dtype == DType::f16) return count_full_exponents<uint16_t>(bytes, count, 0x7C00);
+  return dtype == DType::bf16 ? count_full_exponents<uint16_t>(bytes, count, 0x7F80) : 0;
+}
+
 struct Scratch {
   PieceMaker maker;
   std::unique_ptr<Buffer> expected;
@@ -97,14 +117,18 @@ struct Scratch {
   }
 };
 
-std::optional<std::string> compare_piece(const Pair& pair, uint64_t begin, uint64_t end, Scratch& scratch) {
+std::optional<std::string> compare_piece(const Pair& pair, uint64_t begin, uint64_t end, Scratch& scratch,
+                                         std::atomic<uint64_t>& not_finite) {
   const uint64_t element_bytes = dtype_info(pair.expected.dtype).block_bytes;
   const uint64_t bytes = (end - begin) * element_bytes;
   std::byte* expected = Scratch::sized(scratch.expected, bytes);
   std::byte* got = Scratch::sized(scratch.got, bytes);
   scratch.maker.make(pair.expected, begin, end, expected);
   scratch.maker.make(pair.got, begin, end, got);
-  if (std::memcmp(expected, got, bytes) == 0) return std::nullopt;
+  if (std::memcmp(expected, got, bytes) == 0) {
+    not_finite.fetch_add(count_not_finite(pair.expected.dtype, got, end - begin), std::memory_order_relaxed);
+    return std::nullopt;
+  }
   const auto fail = [&](uint64_t element) {
     return pair.failure(begin + element, got + element * element_bytes, expected + element * element_bytes);
   };
@@ -134,13 +158,15 @@ ComparisonResult compare_tensors(const std::vector<TensorComparison>& list, uint
     tasks.add(pair.expected.elements, pair.piece, pair.expected.bytes);
     result.bytes += pair.expected.bytes;
   }
+  std::vector<std::atomic<uint64_t>> not_finite(list.size());
   result.failure = tasks.run<Scratch>(workers, progress, [&](size_t index, uint64_t begin, uint64_t end, Scratch& scratch) {
     try {
-      return compare_piece(pairs[index], begin, end, scratch);
+      return compare_piece(pairs[index], begin, end, scratch, not_finite[index]);
     } catch (Error& error) {
       throw error.at({{}, list[index].name, {}});
     }
   });
+  for (size_t i = 0; i < list.size(); ++i) result.add_not_finite(not_finite[i], list[i].name);
   return result;
 }
 

@@ -34,7 +34,16 @@ struct ComparisonResult {
   uint64_t bytes = 0;  // of what was expected
   double worst_steps = 0;
   std::string worst_tensor;
+  // Exact pairs: values that are NaN or infinite, and equal. Baked weights: those without a quantised value to be held against,
+  // because they or the scale of their channel are not finite.
+  uint64_t not_finite = 0;
+  std::string not_finite_tensor;       // the first in the list that has some
   std::optional<std::string> failure;  // the first difference in the order of the list
+
+  void add_not_finite(uint64_t count, const std::string& tensor) {
+    if (not_finite == 0 && count > 0) not_finite_tensor = tensor;
+    not_finite += count;
+  }
 };
 
 ComparisonResult compare_tensors(const std::vector<TensorComparison>& list, uint32_t workers, const Progress& progress);

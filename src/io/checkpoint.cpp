@@ -172,6 +172,34 @@ Json read_config(const fs::path& path) {
   return config;
 }
 
+// "rank0.safetensors" and config.json beside it with an "architecture", which no Hugging Face config has.
+bool is_trtllm_rank(const fs::path& folder, std::string_view name) {
+  constexpr std::string_view kPrefix = "rank";
+  constexpr std::string_view kSuffix = ".safetensors";
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) || name.size() <= kPrefix.size() + kSuffix.size()) return false;
+  name = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
+  if (name.find_first_not_of("0123456789") != std::string_view::npos) return false;
+  try {
+    const Json config = parse_json(read_text_file(folder / kConfigName), std::string(kConfigName));
+    return config.find("architecture") != nullptr && config.find("model_type") == nullptr;
+  } catch (const Error&) {
+    return false;  // what reads the file for its own sake says what is wrong
+  }
+}
+
+// Its rank files hold the same names; without this they would be read as shards.
+void refuse_trtllm(const fs::path& path, const fs::path& folder, const std::vector<std::string>& names) {
+  const auto rank =
+      std::find_if(names.begin(), names.end(), [&](const std::string& name) { return is_trtllm_rank(folder, name); });
+  if (rank == names.end()) return;
+  throw Error(
+      ErrorCode::file_missing,
+      fmt::format("a TensorRT-LLM checkpoint: got '{}', expected a Hugging Face checkpoint or a GGUF file (use 'transload "
+                  "import trtllm' or 'transload verify')",
+                  *rank),
+      {path.string(), {}, {}});
+}
+
 // What a path holds: a GGUF file, or safetensors files with or without an index.
 struct Contents {
   std::shared_ptr<const InputFile> gguf;
@@ -199,6 +227,7 @@ Contents find_in_folder(const fs::path& folder) {
                             kContractFile),
                 {folder.string(), {}, {}});
   }
+  refuse_trtllm(folder, folder, contents.safetensors);
   const std::vector<std::string> gguf = with_extension(names, ".gguf");
   if (gguf.size() + contents.safetensors.size() > 1 && !gguf.empty()) {
     throw Error(ErrorCode::usage,
@@ -229,6 +258,7 @@ Contents find_contents(const fs::path& path) {
     refuse_other_format(path, path.filename().string());
   } else {
     contents.safetensors.push_back(path.filename().string());
+    refuse_trtllm(path, path.parent_path(), contents.safetensors);
   }
   return contents;
 }

@@ -7,7 +7,7 @@
 
 namespace transload {
 
-constexpr size_t kMixedExperts = 2;  // that sparse mixer chooses for a token
+inline constexpr size_t kMixedExperts = 2;  // that sparse mixer chooses for a token
 
 // The weights of every expert for one token, 0 where it is not chosen; `logits` holds at least two numbers.
 void sparse_mixer(std::span<const float> logits, double jitter, float* weights);

@@ -250,7 +250,7 @@ HWY_INLINE void transpose_tile(const T* in, size_t in_stride, T* out, size_t out
   transpose_plain(in, in_stride, out, out_stride, kTile, kTile);
 }
 #else
-// 8 x 8 or 4 x 4 values in 128-bit registers: interleaving rows i and i + n/2, log2(n) times, turns the tile.
+// 16 x 16, 8 x 8 or 4 x 4 values in 128-bit registers: interleaving rows i and i + n/2, log2(n) times, turns the tile.
 template <class T>
 HWY_INLINE void transpose_tile(const T* in, size_t in_stride, T* out, size_t out_stride) {
   constexpr size_t kTile = 16 / sizeof(T);
@@ -285,6 +285,9 @@ HWY_INLINE void transpose_blocks(const T* in, size_t in_stride, T* out, size_t o
                   columns - whole_columns);
 }
 
+void TransposeU8(const uint8_t* in, size_t in_stride, uint8_t* out, size_t out_stride, size_t rows, size_t columns) {
+  transpose_blocks(in, in_stride, out, out_stride, rows, columns);
+}
 void TransposeU16(const uint16_t* in, size_t in_stride, uint16_t* out, size_t out_stride, size_t rows, size_t columns) {
   transpose_blocks(in, in_stride, out, out_stride, rows, columns);
 }
@@ -309,6 +312,7 @@ HWY_EXPORT(CountNanF32);
 HWY_EXPORT(CountNanF16);
 HWY_EXPORT(CountNanBf16);
 HWY_EXPORT(ScaleAndOffset);
+HWY_EXPORT(TransposeU8);
 HWY_EXPORT(TransposeU16);
 HWY_EXPORT(TransposeU32);
 
@@ -331,6 +335,9 @@ uint64_t count_nan_f16(const uint16_t* values, size_t count) { return HWY_DYNAMI
 uint64_t count_nan_bf16(const uint16_t* values, size_t count) { return HWY_DYNAMIC_DISPATCH(CountNanBf16)(values, count); }
 void scale_and_offset(float* values, size_t count, float scale, float offset) {
   HWY_DYNAMIC_DISPATCH(ScaleAndOffset)(values, count, scale, offset);
+}
+void transpose_u8(const uint8_t* in, size_t in_stride, uint8_t* out, size_t out_stride, size_t rows, size_t columns) {
+  HWY_DYNAMIC_DISPATCH(TransposeU8)(in, in_stride, out, out_stride, rows, columns);
 }
 void transpose_u16(const uint16_t* in, size_t in_stride, uint16_t* out, size_t out_stride, size_t rows, size_t columns) {
   HWY_DYNAMIC_DISPATCH(TransposeU16)(in, in_stride, out, out_stride, rows, columns);

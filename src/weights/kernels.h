@@ -38,6 +38,7 @@ uint64_t count_nan_bf16(const uint16_t* values, size_t count);
 void scale_and_offset(float* values, size_t count, float scale, float offset);
 
 // out[c * out_stride + r] = in[r * in_stride + c] for r < rows, c < columns; strides in elements.
+void transpose_u8(const uint8_t* in, size_t in_stride, uint8_t* out, size_t out_stride, size_t rows, size_t columns);
 void transpose_u16(const uint16_t* in, size_t in_stride, uint16_t* out, size_t out_stride, size_t rows, size_t columns);
 void transpose_u32(const uint32_t* in, size_t in_stride, uint32_t* out, size_t out_stride, size_t rows, size_t columns);
 

@@ -151,6 +151,12 @@ uint64_t Plan::tensor_bytes() const {
   return total;
 }
 
+uint64_t stored_tensors(const PlannedFile& file) {
+  uint64_t count = 0;
+  for (const PlannedTensor& tensor : file.tensors) count += tensor.scales ? 2 : 1;
+  return count;
+}
+
 uint64_t scales_bytes(const PlannedTensor& tensor) {
   const QuantizeOp* op = find_operation<QuantizeOp>(tensor.recipe);
   return op == nullptr || !tensor.scales ? 0 : packed_bytes(tensor.scales->dtype, op->format.channels());

@@ -42,6 +42,8 @@ struct Plan {
   uint64_t tensor_bytes() const;  // of all planned tensors and scales: what progress counts
 };
 
+// Planned tensors of a file and their scales: how many results execute() gives for it.
+uint64_t stored_tensors(const PlannedFile& file);
 // Bytes of a tensor's scales; 0 without any.
 uint64_t scales_bytes(const PlannedTensor& tensor);
 // A file whose whole content is known now.

@@ -10,7 +10,11 @@ namespace {
 
 constexpr uint64_t kByteMultiple = 32;
 
-std::string_view layout_name(QuantLayout layout) {
+bool is_preprocessed(QuantLayout layout) { return layout == QuantLayout::sm80 || layout == QuantLayout::sm90; }
+
+}  // namespace
+
+std::string_view quant_layout_name(QuantLayout layout) {
   switch (layout) {
     case QuantLayout::plain:
       return "plain";
@@ -21,12 +25,8 @@ std::string_view layout_name(QuantLayout layout) {
     case QuantLayout::sm90:
       return "sm90";
   }
-  throw Error(ErrorCode::internal, fmt::format("quantisation layout: got {}, expected one of four", static_cast<int>(layout)));
+  return {};
 }
-
-bool is_preprocessed(QuantLayout layout) { return layout == QuantLayout::sm80 || layout == QuantLayout::sm90; }
-
-}  // namespace
 
 uint64_t QuantFormat::group_channels() const {
   switch (layout) {
@@ -78,6 +78,8 @@ QuantFormat quant_format(const WeightQuant& quant, const Shape& weight) {
   return format;
 }
 
-std::string quant_text(const QuantFormat& format) { return fmt::format("int{} {}", format.bits, layout_name(format.layout)); }
+std::string quant_text(const QuantFormat& format) {
+  return fmt::format("int{} {}", format.bits, quant_layout_name(format.layout));
+}
 
 }  // namespace transload

@@ -8,7 +8,7 @@
 
 namespace transload {
 
-constexpr uint64_t kQuantTileValues = 64;  // of one channel that lie together where columns are interleaved
+inline constexpr uint64_t kQuantTileValues = 64;  // of one channel that lie together where columns are interleaved
 
 // One quantised weight. A channel is a row of the weight [out, in]; channels of stacked matrices are numbered through.
 struct QuantFormat {

@@ -155,50 +155,6 @@ void PermuteInt4(const int8_t* q, size_t count, uint8_t* out, size_t stride) {
   for (size_t i = 0; i < count; i += 32) permute_32_int4(q + i, out + i / 64 * stride + i % 64 / 2);
 }
 
-HWY_INLINE void transpose_plain(const uint8_t* in, size_t in_stride, uint8_t* out, size_t out_stride, size_t rows,
-                                size_t columns) {
-  for (size_t c = 0; c < columns; ++c) {
-    for (size_t r = 0; r < rows; ++r) out[c * out_stride + r] = in[r * in_stride + c];
-  }
-}
-
-constexpr size_t kTile = 16;
-
-#if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void transpose_tile(const uint8_t* in, size_t in_stride, uint8_t* out, size_t out_stride) {
-  transpose_plain(in, in_stride, out, out_stride, kTile, kTile);
-}
-#else
-// Interleaving rows i and i + 8, four times, turns a tile of 16 x 16.
-HWY_INLINE void transpose_tile(const uint8_t* in, size_t in_stride, uint8_t* out, size_t out_stride) {
-  const hn::FixedTag<uint8_t, kTile> d;
-  hn::Vec<decltype(d)> rows[kTile];
-  hn::Vec<decltype(d)> mixed[kTile];
-  for (size_t r = 0; r < kTile; ++r) rows[r] = hn::LoadU(d, in + r * in_stride);
-  for (size_t step = 1; step < kTile; step *= 2) {
-    for (size_t r = 0; r < kTile / 2; ++r) {
-      mixed[2 * r] = hn::InterleaveLower(d, rows[r], rows[r + kTile / 2]);
-      mixed[2 * r + 1] = hn::InterleaveUpper(d, rows[r], rows[r + kTile / 2]);
-    }
-    for (size_t r = 0; r < kTile; ++r) rows[r] = mixed[r];
-  }
-  for (size_t r = 0; r < kTile; ++r) hn::StoreU(rows[r], d, out + r * out_stride);
-}
-#endif
-
-void TransposeU8(const uint8_t* in, size_t in_stride, uint8_t* out, size_t out_stride, size_t rows, size_t columns) {
-  const size_t whole_rows = rows - rows % kTile;
-  const size_t whole_columns = columns - columns % kTile;
-  for (size_t c = 0; c < whole_columns; c += kTile) {
-    for (size_t r = 0; r < whole_rows; r += kTile) {
-      transpose_tile(in + r * in_stride + c, in_stride, out + c * out_stride + r, out_stride);
-    }
-  }
-  transpose_plain(in + whole_rows * in_stride, in_stride, out + whole_rows, out_stride, rows - whole_rows, columns);
-  transpose_plain(in + whole_columns, in_stride, out + whole_columns * out_stride, out_stride, whole_rows,
-                  columns - whole_columns);
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace transload
 HWY_AFTER_NAMESPACE();
@@ -211,7 +167,6 @@ HWY_EXPORT(MaxMagnitudeF32);
 HWY_EXPORT(QuantizeValues);
 HWY_EXPORT(PermuteInt8);
 HWY_EXPORT(PermuteInt4);
-HWY_EXPORT(TransposeU8);
 
 uint16_t max_magnitude_u16(const uint16_t* values, size_t count) { return HWY_DYNAMIC_DISPATCH(MaxMagnitudeU16)(values, count); }
 uint32_t max_magnitude_f32(const float* values, size_t count) { return HWY_DYNAMIC_DISPATCH(MaxMagnitudeF32)(values, count); }
@@ -226,9 +181,6 @@ void permute_int4(const int8_t* q, size_t count, uint8_t* out, size_t stride) {
 }
 void pack_int4(const int8_t* low, const int8_t* high, size_t step, size_t count, uint8_t* out) {
   for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>((low[i * step] & 15) | (high[i * step] << 4));
-}
-void transpose_u8(const uint8_t* in, size_t in_stride, uint8_t* out, size_t out_stride, size_t rows, size_t columns) {
-  HWY_DYNAMIC_DISPATCH(TransposeU8)(in, in_stride, out, out_stride, rows, columns);
 }
 
 }  // namespace transload

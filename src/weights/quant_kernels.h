@@ -30,7 +30,4 @@ void permute_int4(const int8_t* q, size_t count, uint8_t* out, size_t stride);
 // out[i] = the low nibbles of low[i * step] and, above it, high[i * step]: signed values of 4 bits. `out` may be `low`.
 void pack_int4(const int8_t* low, const int8_t* high, size_t step, size_t count, uint8_t* out);
 
-// As transpose_u16.
-void transpose_u8(const uint8_t* in, size_t in_stride, uint8_t* out, size_t out_stride, size_t rows, size_t columns);
-
 }  // namespace transload

@@ -10,6 +10,7 @@
 #include "base/half.h"
 #include "transload/error.h"
 #include "weights/convert.h"
+#include "weights/kernels.h"
 #include "weights/quant_kernels.h"
 #include "weights/recipe_node.h"
 

@@ -59,7 +59,7 @@ TEST(ExportTrtllm, RefusesOptionsThatDoNotApply) {
 TEST(ExportTrtllm, LeavesNothingBehindWhereASplitIsImpossible) {
   const ScratchFolder folder;
   EXPECT_THAT([&] { export_trtllm(golden("phi3-mini-4k"), folder.path() / "out", over_ranks(3)); },
-              Fails(ErrorCode::shard_indivisible, HasSubstr("got 3")));
+              Fails(ErrorCode::shard_indivisible, HasSubstr("got --tp 3")));
   EXPECT_TRUE(folder.names().empty());
 }
 

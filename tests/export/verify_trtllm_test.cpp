@@ -20,7 +20,7 @@ using testing::HasSubstr;
 VerifyTrtllmReport verified(const std::filesystem::path& folder, const std::filesystem::path& checkpoint) {
   VerifyTrtllmOptions options;
   options.checkpoint = checkpoint;
-  options.workers = 1;
+  options.threads = 1;
   return verify_trtllm(folder, options);
 }
 
@@ -83,7 +83,7 @@ void sweep(const std::filesystem::path& checkpoint, const Json& config, uint32_t
           export_trtllm(opened, scratch.path() / "refused", options);
           ADD_FAILURE() << "was not refused";
         } catch (const Error& error) {
-          EXPECT_THAT(exit_code(error.code()), split.tensor % split.expert != 0 ? 2 : 4) << error.what();
+          EXPECT_EQ(exit_code(error.code()), 4) << error.what();
         }
         continue;
       }
@@ -149,15 +149,14 @@ TEST(VerifyTrtllm, PassesForWeightOnlyConversionsInEveryLayoutAndSaysHowFarOffTh
     export_folder(trtllm_input(c.input), scratch.path() / "out", c.options);
     VerifyTrtllmOptions options;
     options.checkpoint = trtllm_input(c.input);
-    options.layout = c.options.layout;
-    options.layout_given = c.options.form == QuantForm::baked;
+    if (c.options.form == QuantForm::baked) options.layout = c.options.layout;
     const VerifyTrtllmReport report = verify_trtllm(scratch.path() / "out", options);
     ASSERT_TRUE(report.passed()) << report.failure.value_or("");
     EXPECT_EQ(report.quantisation, c.quantisation);
     const bool is_baked = c.options.form == QuantForm::baked;
     // The positive maximum of a channel is one step above what 8 or 4 bits hold.
     EXPECT_EQ(report.worst_steps, is_baked ? 1.0 : 0.0);
-    EXPECT_EQ(report.blocks.front().quantisation > 0, is_baked);
+    EXPECT_EQ(report.blocks.front().quantisation.value_or(0) > 0, is_baked);
   }
 }
 
@@ -358,8 +357,7 @@ TEST(VerifyTrtllm, FindsEveryFaultAndNamesFileAndTensor) {
     const std::filesystem::path folder = make(fault.model, scratch, checkpoint);
     fault.apply(folder);
     options.checkpoint = checkpoint;
-    options.layout_given = fault.model == Model::baked8 || fault.model == Model::baked4;
-    options.layout = options.layout_given ? QuantLayout::sm80 : QuantLayout::plain;
+    if (fault.model == Model::baked8 || fault.model == Model::baked4) options.layout = QuantLayout::sm80;
     const VerifyTrtllmReport report = verify_trtllm(folder, options);
     ASSERT_FALSE(report.passed());
     for (const std::string& name : fault.named) EXPECT_THAT(*report.failure, HasSubstr(name));
@@ -500,21 +498,21 @@ TEST(VerifyTrtllm, AsksForTheLayoutThatNothingNames) {
   EXPECT_THAT([&] { verify_trtllm(folder, {}); }, Fails(ErrorCode::usage, HasSubstr("--layout")));
   export_folder(trtllm_input("phi3-mini-4k"), folder, options, true);
   VerifyTrtllmOptions other;
-  other.layout_given = true;
+  other.layout = QuantLayout::plain;
   EXPECT_THAT([&] { verify_trtllm(folder, other); },
               Fails(ErrorCode::usage, AllOf(HasSubstr("'plain'"), HasSubstr("'sm80'"), HasSubstr("rank0.manifest.json"))));
 }
 
-TEST(VerifyTrtllm, ReportsTheSameWhateverTheNumberOfWorkers) {
+TEST(VerifyTrtllm, ReportsTheSameWhateverTheNumberOfThreads) {
   const ScratchFolder scratch;
   const std::filesystem::path folder = scratch.path() / "out";
   export_folder(trtllm_input("phi35-moe"), folder, trtllm_options({2, 1, 1}));
   for (uint32_t rank = 0; rank < 2; ++rank) edit_tensor(folder, rank, kFc, swap_halves);
   std::vector<std::string> failures;
-  for (const uint32_t workers : {1U, 2U, 8U}) {
+  for (const uint32_t threads : {1U, 2U, 8U}) {
     VerifyTrtllmOptions options;
     options.checkpoint = trtllm_input("phi35-moe");
-    options.workers = workers;
+    options.threads = threads;
     failures.push_back(verify_trtllm(folder, options).failure.value_or("passed"));
   }
   EXPECT_THAT(failures, testing::Each(HasSubstr("rank0.safetensors")));

@@ -505,3 +505,24 @@ def test_progress_lines_fit_the_terminal(tmp_path):
     lines = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown)) if line]
     assert lines and lines[-1].startswith("writing")
     assert max(map(len, lines)) < 40
+
+
+@pytest.fixture(scope="module")
+def trtllm_folder(transload, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trtllm") / "ranks"
+    source = ROOT / "tests" / "data" / "trtllm" / "phi3-mini-4k" / "input"
+    assert transload("export", "trtllm", source, "-o", out, "--tp", 2, "--quiet").returncode == 0
+    return out
+
+
+@pytest.mark.parametrize("part", ["", "rank1.safetensors"], ids=["folder", "file"])
+@pytest.mark.parametrize("words", [("inspect", "IN"), ("kv", "IN", "--context", 32), ("run", "IN", "--prompt-ids", "1,2"),
+                                   ("export", "onnx", "IN", "-o", "OUT", "--context", 32), ("export", "trtllm", "IN", "-o", "OUT")],
+                         ids=lambda words: " ".join(map(str, words[:2])))
+def test_a_tensorrt_llm_checkpoint_is_named_as_one(transload, tmp_path, trtllm_folder, words, part):
+    path = trtllm_folder / part
+    result = transload(*({"IN": path, "OUT": tmp_path / "out"}.get(word, word) for word in words))
+    rank = part or "rank0.safetensors"
+    assert result.stderr == (f"transload: {trtllm_folder}{'/' + part if part else ''}: a TensorRT-LLM checkpoint: got '{rank}', expected a "
+                             "Hugging Face checkpoint or a GGUF file (use 'transload import trtllm' or 'transload verify')\n")
+    assert (result.returncode, result.stdout, list(tmp_path.iterdir())) == (1, "", [])

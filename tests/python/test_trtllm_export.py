@@ -126,7 +126,23 @@ def test_resume_keeps_what_is_right(run, tmp_path, two_ranks):
     before = (out / "rank0.safetensors").stat().st_mtime_ns
     result = run(MINI, out, "--tp", 2, "--resume", "--json")
     assert kept(result) == [0, 1] and (out / "rank0.safetensors").stat().st_mtime_ns == before
-    assert "kept" in run(MINI, out, "--tp", 2, "--resume").stdout
+
+
+@pytest.mark.parametrize("mode", [(), ("--dry-run", )], ids=["write", "dry run"])
+def test_a_resumed_run_counts_only_what_it_does(run, tmp_path, two_ranks, mode):
+    out = shutil.copytree(two_ranks, tmp_path / "out")
+    text = run(MINI, out, "--tp", 2, "--resume", *mode).stdout
+    assert text.startswith("nothing to do: all 2 rank files are complete\n") and text.count("  kept\n") == 2
+    one = run(MINI, out, "--tp", 2, "--resume", "--ranks", "1", *mode).stdout
+    assert one.startswith("nothing to do: the rank file is complete\n")
+    summary = json.loads(run(MINI, out, "--tp", 2, "--resume", "--json", *mode).stdout)
+    assert (summary["tensors"], summary["source_bytes"], summary["total_bytes"]) == (0, 0, 0)
+    (out / "rank1.safetensors").unlink()
+    sizes = [(two_ranks / f"rank1.{end}").stat().st_size for end in ("manifest.json", "safetensors")]
+    result = run(MINI, out, "--tp", 2, "--resume", *mode)
+    assert result.stdout.count("  kept\n") == 1 and "nothing to do" not in result.stdout
+    assert f"{'would write' if mode else 'wrote'} {out} ({sum(sizes):,} bytes)" in result.stdout
+    assert (out / "rank1.safetensors").exists() == (not mode)
 
 
 def flip_last_byte(path):
@@ -188,16 +204,25 @@ def test_resume_sees_that_the_source_is_another(run, tmp_path, two_ranks):
     checkpoint.zeros("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", [8])
     out = shutil.copytree(two_ranks, tmp_path / "out")
     result = run(checkpoint.write(tmp_path / "in"), out, "--tp", 2, "--resume", "--json")
-    assert kept(result) == [] and result.stderr.count("of another conversion") == 2
+    assert kept(result) == [] and result.stderr.count("of another conversion: field 'sources[0].") == 2
 
 
-@pytest.mark.parametrize("options, line", [(("--tp", 2, "--dtype", "float32"), '"dtype": "bfloat16"'), (("--tp", 1), '"world_size": 2')])
+@pytest.mark.parametrize("options, line", [(("--tp", 2, "--dtype", "float32"), "'dtype': got \"bfloat16\", expected \"float32\""),
+                                           (("--tp", 1), "'mapping.world_size': got 2, expected 1")])
 @pytest.mark.parametrize("mode", [("--resume",), ("--ranks", "0"), ("--ranks", "0", "--overwrite")], ids=lambda mode: "".join(mode))
 def test_a_foreign_config_is_refused_and_nothing_changes(run, tmp_path, two_ranks, options, line, mode):
     out = shutil.copytree(two_ranks, tmp_path / "out")
     result = run(MINI, out, *options, *mode, code=2)
-    assert "config.json: of another conversion" in result.stderr and line in result.stderr
+    assert f"config.json: of another conversion: field {line}" in result.stderr
     assert digests(out) == digests(two_ranks)
+
+
+def test_a_config_with_more_in_it_is_refused_by_its_line(run, tmp_path, two_ranks):
+    out = shutil.copytree(two_ranks, tmp_path / "out")
+    text = (out / "config.json").read_text()
+    (out / "config.json").write_text(text.replace('    "rotary_scaling"', '    "by_hand": 1,\n    "rotary_scaling"'))
+    result = run(MINI, out, "--tp", 2, "--resume", code=2)
+    assert "line 3: got '\"by_hand\": 1,', expected '\"rotary_scaling\": null,'" in result.stderr
 
 
 def test_quantisation_that_the_config_does_not_show_is_seen(run, tmp_path):
@@ -205,8 +230,38 @@ def test_quantisation_that_the_config_does_not_show_is_seen(run, tmp_path):
     run(MINI, tmp_path / "out", *baked, "--layout", "plain")
     result = run(MINI, tmp_path / "out", *baked, "--layout", "sm80", "--resume", "--json")
     assert kept(result) == []
+    assert "is of another conversion: field 'options.quant.layout': got \"plain\", expected \"sm80\"" in result.stderr
     run(MINI, tmp_path / "other", *baked, "--layout", "sm80")
     assert digests(tmp_path / "out") == digests(tmp_path / "other")
+
+
+def other_source(tmp_path):
+    checkpoint = HfCheckpoint(MINI)
+    checkpoint.zeros("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", [8])
+    return checkpoint.write(tmp_path / "other")
+
+
+@pytest.mark.parametrize("extra", [(), ("--overwrite", ), ("--resume", ), ("--dry-run", )], ids=lambda extra: "".join(extra))
+def test_ranks_of_two_conversions_do_not_come_together(run, tmp_path, extra):
+    baked = ("--tp", 2, "--quant", "int8", "--form", "baked")
+    out = tmp_path / "out"
+    run(MINI, out, *baked, "--layout", "sm90", "--ranks", "0")
+    before = digests(out)
+    result = run(MINI, out, *baked, "--layout", "sm80", "--ranks", "1", *extra, code=2)
+    assert (f"{out}/rank0.manifest.json: a rank of another conversion is there: field 'options.quant.layout': got \"sm90\", "
+            "expected \"sm80\"") in result.stderr and result.stderr.count("\n") == 1
+    result = run(other_source(tmp_path), out, *baked, "--layout", "sm90", "--ranks", "1", *extra, code=2)
+    assert "rank0.manifest.json" in result.stderr and "'sources[0].bytes'" in result.stderr
+    assert digests(out) == before
+    (out / "rank0.manifest.json").write_text("{")  # says nothing
+    run(MINI, out, *baked, "--layout", "sm80", "--ranks", "1", *extra)
+
+
+@pytest.mark.parametrize("short, long", [("fp16", "float16"), ("bf16", "bfloat16"), ("fp32", "float32")])
+def test_types_have_the_names_of_other_commands_too(run, tmp_path, short, long):
+    run(MINI, tmp_path / "short", "--dtype", short)
+    run(MINI, tmp_path / "long", "--dtype", long)
+    assert digests(tmp_path / "short") == digests(tmp_path / "long")
 
 
 # What numbers may not be.
@@ -318,6 +373,10 @@ BAD = {
     "short factors of the wrong length": (LONG, set_rope("short_factor", [1.0] * 23), 1, "short_factor"),
     "long factors of the wrong length": (LONG, set_rope("long_factor", [1.0] * 25), 1, "long_factor"),
     "an unknown rope type": (LONG, set_rope("type", "spiral"), 4, "spiral"),
+    "a rope type the format has no field for": ("phi3-mini-4k", set_field("rope_scaling", {"type": "linear", "factor": 2.0}), 4,
+                                                "field 'rope_scaling.type': config.json of TensorRT-LLM has no field"),
+    "the same in the newer layout": ("phi3-mini-4k", set_field("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}), 4,
+                                     "field 'rope_parameters.rope_type': config.json of TensorRT-LLM has no field"),
     "a missing tensor": ("phi3-mini-4k", drop("model.norm.weight"), 1, "model.norm.weight"),
     "a missing expert": ("phi35-moe", drop("model.layers.1.block_sparse_moe.experts.3.w2.weight"), 1, "experts.3.w2"),
     "a wrong shape": ("phi3-mini-4k", reshaped(QKV, [128, 384]), 1, QKV),
@@ -375,6 +434,18 @@ def test_pipeline_stages_come_with_a_warning(run, tmp_path):
     assert "upstream" in run(MINI, tmp_path / "out", "--pp", 2).stderr
 
 
+@pytest.mark.parametrize("checkpoint, options, message", [
+    (MINI, ("--tp", 3), "cannot split 8 attention heads, 8 key/value heads and intermediate size 256: got --tp 3, expected one of 1, 2, 4, 8"),
+    (MINI, ("--moe-ep", 2), "--moe-ep of a model without experts: got 2, expected 1"),
+    (MOE, ("--tp", 2, "--moe-ep", 3), "--moe-ep does not divide --tp 2 and "),
+    (MINI, ("--pp", 3), "--pp of a model of 2 layers: got 3, expected at most 2"),
+])
+def test_a_split_that_cannot_be_is_one_line_with_its_options(run, tmp_path, checkpoint, options, message):
+    result = run(checkpoint, tmp_path / "out", *options, code=4)
+    assert result.stderr.startswith(f"transload: {message}") and result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 USAGE = [
     (("--form", "baked"), "--quant"),
     (("--layout", "sm80"), "--quant"),
@@ -390,7 +461,6 @@ USAGE = [
     (("--ranks", "0,"), "--ranks"),
     (("--ranks", "0-4000000000"), "--ranks"),
     (("--tp", 0), "--tp"),
-    (("--moe-ep", 2), "expert"),
     (("--resume", "--overwrite"), "--overwrite"),
     (("--dtype", "int8"), "int8"),
     (("--format", "2"), "--format"),

@@ -1,5 +1,6 @@
 # transload verify on TensorRT-LLM checkpoints: exit codes, options, reports, and faults made with nothing but the file format.
 import json
+import re
 import struct
 
 import pytest
@@ -53,7 +54,7 @@ def test_passes_and_reports_what_was_compared(transload, data, folder):
         assert report["tensors_compared"] > 0 and report["digests_checked"] > 0
         middle = "experts" if case == "phi35-moe" else "mlp"
         blocks = [(block["block"], block["layer"]) for block in report["blocks"]]
-        assert blocks == [("attention", 0), (middle, 0), ("attention", 1), (middle, 1), ("lm_head", 1)]
+        assert blocks == [("attention", 0), (middle, 0), ("attention", 1), (middle, 1), ("lm_head", None)]
         assert all(block["relative"] <= block["allowed"] == 1e-5 for block in report["blocks"])
 
 
@@ -66,7 +67,8 @@ def test_without_a_checkpoint_only_digests_and_structure_are_verified(transload,
     edit(bad / "rank1.safetensors", "lm_head.weight", lambda raw: bytes([raw[0] ^ 1]) + raw[1:])
     result = transload("verify", bad, "--quiet")
     assert result.returncode == 3
-    assert "rank1.safetensors" in result.stdout and "'lm_head.weight'" in result.stdout and "digest" in result.stdout
+    _, begin, _ = place(bad / "rank1.safetensors", "lm_head.weight")
+    assert f"verification failed: rank1.safetensors@{begin}: tensor 'lm_head.weight': digest: got" in result.stdout
 
 
 def test_a_difference_is_exit_code_3_and_names_file_offset_and_values(transload, data, folder, tmp_path):
@@ -105,7 +107,7 @@ def test_malformed_folders_are_exit_code_1_or_4(transload, folder, tmp_path):
 
 @pytest.mark.parametrize(
     "option",
-    [("--steps", "2"), ("--tolerance", "0.1"), ("--prompt-ids", "1,2"), ("--prompt-length", "3"), ("--golden", "x"), ("--report", "r.html")],
+    [("--steps", "2"), ("--tolerance", "0.1"), ("--prompt-ids", "1,2"), ("--prompt-length", "3"), ("--golden", "x")],
     ids=lambda option: option[0],
 )
 def test_options_of_graphs_are_usage_errors(transload, folder, option):
@@ -128,3 +130,44 @@ def test_layout_comes_from_the_manifest_or_the_option(transload, data, folder, t
     assert result.returncode == 2 and "--layout" in result.stderr
     assert transload("verify", bare, "--checkpoint", checkpoint, "--layout", "sm80", "--quiet").returncode == 0
     assert transload("verify", bare, "--checkpoint", checkpoint, "--layout", "plain", "--quiet").returncode == 3
+
+
+def test_a_report_that_is_no_json_is_a_sentence(transload, folder):
+    result = transload("verify", folder("phi3-mini-4k", "--tp", "2", "--dtype", "float16"), "--report", "x.html")
+    assert result.returncode == 2
+    assert "a report of a TensorRT-LLM checkpoint is JSON: got 'x.html', expected a file that ends in .json" in result.stderr
+
+
+def test_progress_stays_within_its_total(transload, data, folder):
+    ranks = folder("phi3-mini-4k", "--tp", "2", "--dtype", "float16", "--quant", "int8", "--form", "baked", "--layout", "sm80")
+    result = transload("verify", ranks, "--checkpoint", data / "trtllm" / "phi3-mini-4k" / "input")
+    assert result.returncode == 0
+    percents = [int(percent) for percent in re.findall(r"comparing +(\d+) %", result.stderr)]
+    assert percents and max(percents) == percents[-1] == 100
+
+
+def test_ranks_of_different_layouts_are_refused(transload, data, tmp_path):
+    baked = ("--tp", "2", "--dtype", "float16", "--quant", "int8", "--form", "baked", "--quiet")
+    for rank, layout in enumerate(["sm80", "sm90"]):
+        out = tmp_path / "ranks" if rank == 0 else tmp_path / "other"
+        source = data / "trtllm" / "phi3-mini-4k" / "input"
+        assert transload("export", "trtllm", source, "-o", out, *baked, "--layout", layout, "--ranks", str(rank)).returncode == 0
+    for file in (tmp_path / "other").glob("rank1.*"):
+        file.rename(tmp_path / "ranks" / file.name)
+    result = transload("verify", tmp_path / "ranks", "--quiet")
+    assert result.returncode == 3
+    for text in ("rank0.manifest.json", "rank1.manifest.json", "options.quant.layout"):
+        assert text in result.stdout
+    result = transload("import", "trtllm", tmp_path / "ranks", "-o", tmp_path / "model", "--quiet")
+    assert result.returncode == 1 and "options.quant.layout" in result.stderr
+    assert not (tmp_path / "model").exists()
+
+
+def test_other_folders_are_told_apart(transload, data, tmp_path):
+    source = data / "trtllm" / "phi3-mini-4k" / "input"
+    result = transload("import", "trtllm", source, "-o", tmp_path / "model")
+    assert result.returncode == 1
+    assert len(result.stderr.strip().splitlines()) == 1 and "no TensorRT-LLM checkpoint" in result.stderr
+    result = transload("verify", source)
+    assert result.returncode == 1
+    assert "no bundle" in result.stderr and "TensorRT-LLM" in result.stderr

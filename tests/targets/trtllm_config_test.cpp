@@ -1,4 +1,5 @@
 // config.json of TensorRT-LLM: the texts of the handed conversions and published models, both key layouts, refusals, warnings.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -330,10 +331,10 @@ TEST(TrtllmConfig, Format012RefusesExpertsAndExpertParallelism) {
 }
 
 TEST(TrtllmConfig, ArchitecturesAreFoundByTheirNameOrRefusedWithTheOnesThereAre) {
-  EXPECT_EQ(find_trtllm_architecture("PhimoeForCausalLM", "config.json").v1_name, "PhiMoEForCausalLM");
-  EXPECT_EQ(find_trtllm_architecture("Phi3VForCausalLM", "config.json").v1_name, "Phi3VForCausalLM");
-  EXPECT_EQ(find_trtllm_architecture("Phi3VForCausalLM", "config.json").v0_12_name, "Phi3ForCausalLM");
-  EXPECT_THAT([] { find_trtllm_architecture("LlamaForCausalLM", "config.json"); },
+  EXPECT_EQ(trtllm_architecture("PhimoeForCausalLM", "config.json").v1_name, "PhiMoEForCausalLM");
+  EXPECT_EQ(trtllm_architecture("Phi3VForCausalLM", "config.json").v1_name, "Phi3VForCausalLM");
+  EXPECT_EQ(trtllm_architecture("Phi3VForCausalLM", "config.json").v0_12_name, "Phi3ForCausalLM");
+  EXPECT_THAT([] { trtllm_architecture("LlamaForCausalLM", "config.json"); },
               Fails(ErrorCode::arch_unknown, AllOf(HasSubstr("got 'LlamaForCausalLM'"), HasSubstr("Phi3SmallForCausalLM"))));
   for (const Json& config : {Json(Json::Object{}), Json(Json::Object{{"architectures", Json::Array{}}}),
                              Json(Json::Object{{"architectures", "Phi3ForCausalLM"}}), Json(Json::Array{})}) {
@@ -350,10 +351,14 @@ TEST(TrtllmConfig, WarningsNameWhatTheFormatLoses) {
   const TrtllmOptions v0_12 = options_of(TrtllmFormat::v0_12);
   EXPECT_THAT(warnings("phi3-small-8k", v1), IsEmpty());
   EXPECT_THAT(warnings("phi35-moe", v1), IsEmpty());  // its window is the whole context
-  EXPECT_THAT(warnings("phi3-mini-4k", v1), ElementsAre(HasSubstr("sliding window of 2047 positions is dropped")));
-  EXPECT_THAT(warnings("phi3-small-8k", v0_12), ElementsAre(HasSubstr("add \"rope_gpt_neox\" before building")));
-  EXPECT_THAT(warnings("phi4-mini", v0_12),
-              ElementsAre(HasSubstr("add \"long_rope\""), HasSubstr("turns only 0.75 of each head")));
+  EXPECT_THAT(warnings("phi3-mini-4k", v1),
+              ElementsAre(AllOf(HasSubstr("sliding window of 2047 positions is dropped"),
+                                HasSubstr("the engine attends to all positions"), HasSubstr("max_attention_window"))));
+  EXPECT_THAT(warnings("phi3-small-8k", v0_12),
+              ElementsAre(HasSubstr("add the line \"position_embedding_type\": \"rope_gpt_neox\" before building")));
+  EXPECT_THAT(warnings("phi4-mini", v0_12), ElementsAre(HasSubstr("add the line \"position_embedding_type\": \"long_rope\""),
+                                                        AllOf(HasSubstr("turns only 0.75 of each head"),
+                                                              HasSubstr("add the line \"rotary_pct\": 0.75 before"))));
   TrtllmOptions staged = v1;
   staged.mapping.pipeline = 2;
   EXPECT_THAT(warnings("phi35-moe", staged), ElementsAre(HasSubstr("upstream's own converter refuses it")));
@@ -364,8 +369,61 @@ TEST(TrtllmConfig, WarningsNameWhatTheFormatLoses) {
   EXPECT_THAT(warnings("phi3-small-8k", baked), ElementsAre(HasSubstr("position_embedding_type"), HasSubstr("sm90")));
   Json shorter = input_config("phi35-moe");
   shorter.set("max_position_embeddings", 8192);
-  EXPECT_THAT(trtllm_config_warnings(shorter, v1), ElementsAre(HasSubstr("longrope factors are dropped")));
-  EXPECT_THAT(trtllm_config_warnings(in_newer_layout(shorter), v1), ElementsAre(HasSubstr("longrope factors are dropped")));
+  for (const Json& each : {shorter, in_newer_layout(shorter)}) {
+    EXPECT_THAT(trtllm_config_warnings(each, v1),
+                ElementsAre(AllOf(HasSubstr("longrope factors are dropped"), HasSubstr("the model has 8192"),
+                                  HasSubstr("the engine uses plain rotary frequencies"))));
+  }
+}
+
+TEST(TrtllmConfig, BakedWeightsInThePlainLayoutComeWithAWarning) {
+  TrtllmOptions options = options_of(TrtllmFormat::v1);
+  const auto warnings = [&] { return trtllm_config_warnings(input_config("phi35-moe"), options); };
+  options.weight_only = WeightOnly::int4;
+  EXPECT_THAT(warnings(), IsEmpty());  // deferred: the builder lays them out
+  options.form = QuantForm::baked;
+  EXPECT_THAT(warnings(),
+              ElementsAre(AllOf(HasSubstr("no GPU kernel reads layout plain"), HasSubstr("sm80 (compute capability 7.5"),
+                                HasSubstr("sm90"), testing::Not(HasSubstr("\n")))));
+  for (const QuantLayout layout : {QuantLayout::sm80, QuantLayout::sm90, QuantLayout::transpose}) {
+    options.layout = layout;
+    EXPECT_THAT(warnings(), IsEmpty());
+  }
+}
+
+TEST(TrtllmConfig, RotaryScalingThatTheFormatCannotSayIsRefusedInBothKeyLayouts) {
+  for (const std::string_view base : {"phi3-mini-4k", "phi3-mini-128k", "phi3-small-8k", "phi35-moe"}) {
+    for (const std::string_view kind : {"yarn", "linear", "llama3", "dynamic", "ntk_of_tomorrow", ""}) {
+      for (const std::string_view key : {"type", "rope_type"}) {
+        Json config = input_config(base);
+        const Json* stored = config.find("rope_scaling");
+        Json rope = stored != nullptr && stored->is_object() ? *stored : Json(Json::Object{{"factor", 4.0}});
+        std::erase_if(rope.object(), [](const Json::Member& member) { return member.first == "type"; });
+        rope.set(key, kind);
+        config.set("rope_scaling", rope);
+        const Json newer = in_newer_layout(config);
+        for (const TrtllmFormat format : {TrtllmFormat::v0_12, TrtllmFormat::v1}) {
+          if (base == "phi35-moe" && format == TrtllmFormat::v0_12) continue;
+          SCOPED_TRACE(fmt::format("{} {} {}", base, key, kind));
+          EXPECT_THAT([&] { config_text(config, options_of(format)); },
+                      Fails(ErrorCode::config_unsupported,
+                            AllOf(HasSubstr(fmt::format("config.json: field 'rope_scaling.{}': ", key)),
+                                  HasSubstr("config.json of TensorRT-LLM has no field for it"),
+                                  HasSubstr(fmt::format("got '{}', expected default, su or longrope", kind)))));
+          if (base == "phi3-small-8k") continue;  // its base has a name of its own
+          EXPECT_THAT([&] { config_text(newer, options_of(format)); },
+                      Fails(ErrorCode::config_unsupported, HasSubstr("field 'rope_parameters.rope_type': ")));
+        }
+      }
+    }
+  }
+  Json plain = input_config("phi3-mini-4k");
+  const std::string text = config_text(plain, options_of(TrtllmFormat::v1));
+  for (const std::string_view kind : {"default", "su", "longrope"}) {
+    plain.set("rope_scaling", Json::Object{{"type", kind}});
+    EXPECT_EQ(config_text(plain, options_of(TrtllmFormat::v1)), text) << kind;
+    EXPECT_EQ(config_text(in_newer_layout(plain), options_of(TrtllmFormat::v1)), text) << kind;
+  }
 }
 
 TEST(TrtllmConfig, NamesOfFormatsLayoutsDtypesAndAlgorithms) {

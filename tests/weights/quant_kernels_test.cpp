@@ -12,6 +12,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "weights/every_target.h"
+#include "weights/kernels.h"
 #include "weights/reference_quant.h"
 
 namespace transload {

@@ -62,7 +62,7 @@ constexpr auto kArchitectures =
 
 std::span<const TrtllmArchitecture> trtllm_architectures() { return kArchitectures; }
 
-const TrtllmArchitecture& find_trtllm_architecture(std::string_view name, const std::string& config_file) {
+const TrtllmArchitecture& trtllm_architecture(std::string_view name, const std::string& config_file) {
   std::vector<std::string_view> known;
   for (const TrtllmArchitecture& row : kArchitectures) {
     if (row.name == name) return row;
@@ -82,7 +82,7 @@ const TrtllmArchitecture& trtllm_architecture_of(const Json& hf_config, const st
                             list == nullptr ? "none" : printable(write_json(*list, 0), 60)),
                 {config_file, {}, {}});
   }
-  return find_trtllm_architecture(list->array().front().string(), config_file);
+  return trtllm_architecture(list->array().front().string(), config_file);
 }
 
 }  // namespace transload

@@ -33,9 +33,9 @@ struct TrtllmArchitecture {
 };
 
 std::span<const TrtllmArchitecture> trtllm_architectures();
-// By architectures[0] of a Hugging Face config ("architecture" of a TensorRT-LLM one). Throws config_missing, arch_unknown with
-// the names there are.
+// By name. Throws arch_unknown with the names there are.
+const TrtllmArchitecture& trtllm_architecture(std::string_view name, const std::string& config_file);
+// By architectures[0] of a Hugging Face config. Throws config_missing as well.
 const TrtllmArchitecture& trtllm_architecture_of(const Json& hf_config, const std::string& config_file);
-const TrtllmArchitecture& find_trtllm_architecture(std::string_view name, const std::string& config_file);
 
 }  // namespace transload

@@ -127,7 +127,7 @@ Json v1_config(const HuggingFaceFields& fields, const TrtllmArchitecture& archit
       .add("quantization", v1_quantization(options.weight_only))
       .add("use_parallel_embedding", false)
       .add("embedding_sharding_dim", 0)
-      .add("head_size", fields.head)
+      .add("head_size", fields.head_dim)
       .add("qk_layernorm", false)
       .add("rotary_embedding_dim", fields.rotary)
       .add("rotary_pct", fields.rotary_part)
@@ -250,31 +250,41 @@ std::vector<std::string> trtllm_config_warnings(const Json& hf_config, const Trt
   if (options.format == TrtllmFormat::v0_12) {
     warnings.push_back(
         fmt::format("config.json of format 0.12 has no 'position_embedding_type', and loaders without a default of "
-                    "the model's own take learned_absolute: add \"{}\" before building",
+                    "the model's own take learned_absolute: add the line \"position_embedding_type\": \"{}\" before building",
                     position_embedding_type(context)));
     if (part != nullptr && part->number() != 1) {
       warnings.push_back(
-          fmt::format("config.json of format 0.12 has no 'rotary_pct', and its loader takes 1.0: the model turns only "
-                      "{} of each head",
+          fmt::format("config.json of format 0.12 has no 'rotary_pct', and its loader takes 1.0, but the model turns only "
+                      "{0} of each head: add the line \"rotary_pct\": {0} before building",
                       write_json(*part, 0)));
     }
-    if (options.weight_only != WeightOnly::none && options.form == QuantForm::baked && options.layout == QuantLayout::sm90) {
+    if (options.has_baked_weights() && options.layout == QuantLayout::sm90) {
       warnings.emplace_back("weights in layout sm90 are read by releases from about 0.17 on: those of format 0.12 want others");
     }
+  }
+  if (options.has_baked_weights() && options.layout == QuantLayout::plain) {
+    warnings.emplace_back(
+        "no GPU kernel reads layout plain of baked weights: to deploy, give --layout sm80 (compute capability 7.5 to 8.9, and "
+        "10.0 "
+        "and up) or sm90 (9.0)");
   }
   if (options.mapping.pipeline > 1) {
     warnings.emplace_back(
         "pipeline parallelism: upstream's own converter refuses it for these models, and so may the engine builder");
   }
   if (window != nullptr && window->number() < context) {
-    warnings.push_back(fmt::format("sliding window of {} positions is dropped: config.json of TensorRT-LLM has no field for it",
-                                   write_json(*window, 0)));
+    warnings.push_back(
+        fmt::format("sliding window of {0} positions is dropped: config.json of TensorRT-LLM has no field for it, so the engine "
+                    "attends to all positions, unless it is run with max_attention_window of {0}, and differs from "
+                    "the model in longer sequences",
+                    write_json(*window, 0)));
   }
   if (context < kLongRopePositions && has_factors(hf_config)) {
-    warnings.push_back(
-        fmt::format("longrope factors are dropped: config.json of TensorRT-LLM has them from {} positions on, the model "
-                    "has {}",
-                    kLongRopePositions, context));
+    warnings.push_back(fmt::format(
+        "longrope factors are dropped: config.json of TensorRT-LLM has them from {} positions on, the model has {}; they "
+        "are not written, and the engine uses plain rotary frequencies: its results differ from the model's at every "
+        "length",
+        kLongRopePositions, context));
   }
   return warnings;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/printable.h"
 #include "io/json_fields.h"
 #include "targets/trtllm/config_text.h"
 #include "targets/trtllm/hf_tensors.h"
@@ -43,7 +44,9 @@ class ConfigWriter {
     set_rope();
     if (row_.block_sparse_fields) set_block_sparse();
     if (row_.expert_fields) set_experts();
-    notes_.emplace_back("config.json: a sliding window and the token ids are not known here and left out");
+    if (!row_.block_sparse_fields) {  // whose models have no window, and token ids by default
+      notes_.emplace_back("config.json: a sliding window and the token ids are not known here and left out");
+    }
     std::sort(members_.begin(), members_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     return Json(std::move(members_));
   }

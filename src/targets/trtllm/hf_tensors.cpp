@@ -6,7 +6,6 @@
 #include <functional>
 #include <utility>
 
-#include "targets/trtllm/rank_tensors.h"
 #include "transload/error.h"
 
 namespace transload {
@@ -59,14 +58,11 @@ class RankJoiner {
   bool has(const std::string& name) const { return checkpoint_.has(first_rank_, name); }
 
   Recipe weight(uint32_t tensor_rank, const std::string& name) const {
-    const TrtllmOptions& options = checkpoint_.options;
-    if (options.weight_only == WeightOnly::none || options.form == QuantForm::deferred)
-      return leaf(tensor_rank, name + ".weight");
+    if (!checkpoint_.options.has_baked_weights()) return leaf(tensor_rank, name + ".weight");
     const TensorInfo& tensor = checkpoint_.tensor(first_rank_ + tensor_rank, name + ".weight");
-    const WeightQuant quant{.bits = static_cast<uint8_t>(options.weight_only == WeightOnly::int8 ? 8 : 4),
-                            .layout = tensor.shape.size() == 3 ? expert_layout(options.layout) : options.layout};
+    const TensorInfo& scales = checkpoint_.tensor(first_rank_ + tensor_rank, name + ".per_channel_scale");
     try {
-      return dequantize(tensor, checkpoint_.tensor(first_rank_ + tensor_rank, name + ".per_channel_scale"), quant);
+      return dequantize(tensor, scales, checkpoint_.options.weight_quant());
     } catch (Error& error) {
       throw error.at({tensor.file->name(), tensor.name, tensor.offset});
     }

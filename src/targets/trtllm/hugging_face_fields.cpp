@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/printable.h"
 #include "model/config_reader.h"
 #include "transload/error.h"
 
@@ -23,6 +24,20 @@ class RopeFields {
   }
   // The object that has `key`, or should have it.
   ConfigReader& owner_of(std::string_view key) { return !top_.has(key) && newer_ && newer_->has(key) ? *newer_ : top_; }
+  // rotary_scaling of config.json is always null: a kind that changes the frequencies in another way than by factors gets lost.
+  void refuse_other_kinds() {
+    for (std::optional<ConfigReader>* part : {&newer_, &scaling_}) {
+      if (!*part) continue;
+      for (const std::string_view key : {"rope_type", "type"}) {
+        const std::optional<std::string> kind = (*part)->maybe_text(key);
+        if (!kind || (*part)->is_faulty(key) || *kind == "default" || *kind == "su" || *kind == "longrope") continue;
+        (*part)->fault(
+            ErrorCode::config_unsupported,
+            fmt::format("{}: config.json of TensorRT-LLM has no field for it: got '{}', expected default, su or longrope",
+                        (*part)->field(key), printable(*kind, 60)));
+      }
+    }
+  }
   // The object with the factors, if there is one.
   ConfigReader* scaling() {
     if (scaling_) return &*scaling_;
@@ -154,23 +169,24 @@ void read_heads(ConfigReader& config, HuggingFaceFields& fields) {
   if (fields.heads % fields.kv_heads != 0 && !config.is_faulty("num_key_value_heads")) {
     not_divided("num_key_value_heads", "key/value heads do not divide the heads", fields.kv_heads, fields.heads);
   }
-  fields.head = fields.hidden / fields.heads;
-  config.expect("head_dim", Json(fields.head));
+  fields.head_dim = fields.hidden / fields.heads;
+  config.expect("head_dim", Json(fields.head_dim));
 }
 
 void read_rope(ConfigReader& config, const TrtllmArchitecture& architecture, HuggingFaceFields& fields) {
   RopeFields rope(config);
+  rope.refuse_other_kinds();
   fields.rotary_base = number(rope.owner_of(architecture.rotary_base), architecture.rotary_base);
   constexpr std::string_view kPart = "partial_rotary_factor";
   ConfigReader& owner = rope.owner_of(kPart);
   fields.rotary_part = owner.has(kPart) ? number(owner, kPart) : Json(1.0);
-  if (fields.rotary_part.is_number() && fields.head != 0) {
+  if (fields.rotary_part.is_number() && fields.head_dim != 0) {
     const double part = fields.rotary_part.number();
-    fields.rotary = part <= 1 ? static_cast<uint32_t>(fields.head * part) : 0;
+    fields.rotary = part <= 1 ? static_cast<uint32_t>(fields.head_dim * part) : 0;
     if (fields.rotary == 0 || fields.rotary % 2 != 0) {
       config.fault(ErrorCode::config_invalid,
                    fmt::format("{}: got {} of a head of {}, expected a part that leaves an even width of at most the head",
-                               owner.field(kPart), write_json(fields.rotary_part, 0), fields.head));
+                               owner.field(kPart), write_json(fields.rotary_part, 0), fields.head_dim));
     }
   }
   if (fields.positions >= kLongRopePositions) {

@@ -30,7 +30,7 @@ struct HuggingFaceFields {
   uint32_t layers = 0;
   uint32_t heads = 0;
   uint32_t kv_heads = 0;
-  uint32_t head = 0;
+  uint32_t head_dim = 0;
   uint32_t intermediate = 0;
   uint32_t vocab = 0;
   uint32_t positions = 0;

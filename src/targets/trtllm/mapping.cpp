@@ -5,15 +5,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "transload/error.h"
 
 namespace transload {
 namespace {
-
-// A job of more is a mistake, and the tables that list every rank stay small.
-constexpr uint64_t kMostRanks = uint64_t{1} << 16;
 
 // What a split divides, as the first layer has it; a family builds all layers alike.
 struct Sizes {
@@ -33,13 +33,13 @@ Sizes sizes_of(const DecoderModel& model) {
           .layers = static_cast<uint32_t>(model.layers.size())};
 }
 
-std::vector<uint32_t> divisors(uint32_t number, uint32_t most) {
+std::vector<uint32_t> divisors(uint32_t number) {
   std::vector<uint32_t> found;
   for (uint64_t low = 1; low * low <= number; ++low) {
     if (number % low != 0) continue;
     const uint64_t high = number / low;
-    if (low <= most) found.push_back(static_cast<uint32_t>(low));
-    if (high != low && high <= most) found.push_back(static_cast<uint32_t>(high));
+    found.push_back(static_cast<uint32_t>(low));
+    if (high != low) found.push_back(static_cast<uint32_t>(high));
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -52,8 +52,9 @@ bool divides_kv_heads(const Sizes& sizes, uint32_t tensor) {
 // `width`: how many ranks share an inner width.
 bool divides_intermediate(const Sizes& sizes, uint32_t width) { return sizes.intermediate % width == 0; }
 
-std::vector<uint32_t> feasible(const Sizes& sizes, uint32_t expert, uint32_t most) {
-  std::vector<uint32_t> found = divisors(sizes.heads, most);
+// Tensor-parallel sizes that the model allows, ascending.
+std::vector<uint32_t> feasible(const Sizes& sizes, uint32_t expert) {
+  std::vector<uint32_t> found = divisors(sizes.heads);
   std::erase_if(found, [&](uint32_t tensor) {
     return tensor % expert != 0 || !divides_kv_heads(sizes, tensor) || !divides_intermediate(sizes, tensor / expert);
   });
@@ -65,25 +66,54 @@ std::string one_of(const std::vector<uint32_t>& numbers) {
   return fmt::format("{}{}", numbers.size() == 1 ? "" : "one of ", fmt::join(numbers, ", "));
 }
 
-void throw_faults(ErrorCode code, const std::vector<std::string>& faults) {
-  if (!faults.empty()) throw Error(code, join_faults(faults), {"config.json", {}, {}});
+// "a", "a and b", "a, b and c"
+std::string listed(const std::vector<std::string>& parts) {
+  std::string text = parts.front();
+  for (size_t i = 1; i < parts.size(); ++i) text += (i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  return text;
 }
 
-void check_usage(const Sizes& sizes, const TrtllmMapping& mapping) {
+void throw_faults(ErrorCode code, const std::vector<std::string>& faults) {
+  if (!faults.empty()) throw Error(code, join_faults(faults));
+}
+
+void refuse_zero(const TrtllmMapping& mapping) {
   std::vector<std::string> faults;
   const auto positive = [&](std::string_view what, uint32_t size) {
     if (size == 0) faults.push_back(fmt::format("{}: got 0, expected at least 1", what));
   };
-  positive("tensor-parallel size", mapping.tensor);
-  positive("pipeline stages", mapping.pipeline);
-  positive("expert-parallel size", mapping.expert);
-  if (mapping.expert > 1 && sizes.experts == 0) {
-    faults.push_back(fmt::format("expert-parallel size of a model without experts: got {}, expected 1", mapping.expert));
-  } else if (mapping.expert > 1 && mapping.tensor != 0 && mapping.tensor % mapping.expert != 0) {
-    faults.push_back(fmt::format("expert-parallel size does not divide tensor-parallel size {}: got {}, expected {}",
-                                 mapping.tensor, mapping.expert, one_of(divisors(mapping.tensor, mapping.tensor))));
-  }
+  positive("--tp", mapping.tensor);
+  positive("--pp", mapping.pipeline);
+  positive("--moe-ep", mapping.expert);
   throw_faults(ErrorCode::usage, faults);
+}
+
+// Adds a fault where the expert-parallel size cannot be; gives the size that the other checks go by.
+uint32_t check_expert(const Sizes& sizes, const TrtllmMapping& mapping, std::vector<std::string>& faults) {
+  if (mapping.expert == 1) return 1;
+  if (sizes.experts == 0) {
+    faults.push_back(fmt::format("--moe-ep of a model without experts: got {}, expected 1", mapping.expert));
+    return 1;
+  }
+  std::vector<std::string> indivisible;
+  if (mapping.tensor % mapping.expert != 0) indivisible.push_back(fmt::format("--tp {}", mapping.tensor));
+  if (sizes.experts % mapping.expert != 0) indivisible.push_back(fmt::format("{} experts", sizes.experts));
+  if (indivisible.empty()) return mapping.expert;
+  faults.push_back(fmt::format("--moe-ep does not divide {}: got {}, expected {}", listed(indivisible), mapping.expert,
+                               one_of(divisors(std::gcd(mapping.tensor, sizes.experts)))));
+  return sizes.experts % mapping.expert == 0 ? mapping.expert : 1;
+}
+
+void check_tensor(const Sizes& sizes, const TrtllmMapping& mapping, uint32_t expert, std::vector<std::string>& faults) {
+  std::vector<std::string> indivisible;
+  if (!divides_heads(sizes, mapping.tensor)) indivisible.push_back(fmt::format("{} attention heads", sizes.heads));
+  if (!divides_kv_heads(sizes, mapping.tensor)) indivisible.push_back(fmt::format("{} key/value heads", sizes.kv_heads));
+  if (mapping.tensor % expert == 0 && !divides_intermediate(sizes, mapping.tensor / expert)) {
+    indivisible.push_back(fmt::format("intermediate size {}", sizes.intermediate));
+  }
+  if (indivisible.empty()) return;
+  faults.push_back(fmt::format("cannot split {}: got --tp {}{}, expected {}", listed(indivisible), mapping.tensor,
+                               expert == 1 ? "" : fmt::format(" with --moe-ep {}", expert), one_of(feasible(sizes, expert))));
 }
 
 }  // namespace
@@ -100,38 +130,21 @@ HeadSpan rank_kv_heads(uint32_t kv_heads, uint32_t tensor, uint32_t rank) {
   return {begin, begin + std::max(kv_heads / tensor, 1U)};
 }
 
-std::vector<uint32_t> feasible_tensor_sizes(const DecoderModel& model, uint32_t expert, uint32_t most) {
-  const Sizes sizes = sizes_of(model);
-  if (expert == 0 || (sizes.experts == 0 ? expert > 1 : sizes.experts % expert != 0)) return {};
-  return feasible(sizes, expert, most);
-}
-
 void check_mapping(const DecoderModel& model, const TrtllmMapping& mapping, TrtllmFormat format) {
   const Sizes sizes = sizes_of(model);
-  check_usage(sizes, mapping);
+  refuse_zero(mapping);
   std::vector<std::string> faults;
-  const bool splits_experts = sizes.experts == 0 || sizes.experts % mapping.expert == 0;
-  const uint32_t expert = splits_experts ? mapping.expert : 1;
-  const auto indivisible = [&](std::string_view what) {
-    faults.push_back(fmt::format("tensor-parallel size does not divide {}: got {}, expected {}", what, mapping.tensor,
-                                 one_of(feasible(sizes, expert, sizes.heads))));
-  };
-  if (!divides_heads(sizes, mapping.tensor)) indivisible("attention heads");
-  if (!divides_kv_heads(sizes, mapping.tensor)) indivisible("key/value heads");
-  if (!divides_intermediate(sizes, mapping.moe_tensor())) indivisible("intermediate width");
-  if (!splits_experts) {
-    faults.push_back(fmt::format("expert-parallel size does not divide experts: got {}, expected {}", mapping.expert,
-                                 one_of(divisors(sizes.experts, sizes.experts))));
-  }
+  const uint32_t expert = check_expert(sizes, mapping, faults);
+  check_tensor(sizes, mapping, expert, faults);
   if (mapping.pipeline > sizes.layers) {
-    faults.push_back(
-        fmt::format("more pipeline stages than layers: got {}, expected at most {}", mapping.pipeline, sizes.layers));
+    faults.push_back(fmt::format("--pp of a model of {0} layers: got {1}, expected at most {0}", sizes.layers, mapping.pipeline));
   } else if (format == TrtllmFormat::v0_12 && sizes.layers % mapping.pipeline != 0) {
-    faults.push_back(fmt::format("pipeline stages do not divide layers, which format 0.12 asks for: got {}, expected {}",
-                                 mapping.pipeline, one_of(divisors(sizes.layers, sizes.layers))));
+    faults.push_back(fmt::format("--pp does not divide {} layers, which format 0.12 asks for: got {}, expected {}", sizes.layers,
+                                 mapping.pipeline, one_of(divisors(sizes.layers))));
   }
-  if (uint64_t{mapping.tensor} * mapping.pipeline > kMostRanks && faults.empty()) {
-    faults.push_back(fmt::format("ranks: got {}, expected at most {}", uint64_t{mapping.tensor} * mapping.pipeline, kMostRanks));
+  if (uint64_t{mapping.tensor} * mapping.pipeline > kMaxTrtllmRanks && faults.empty()) {
+    faults.push_back(fmt::format("ranks of --tp {} and --pp {}: got {}, expected at most {}", mapping.tensor, mapping.pipeline,
+                                 uint64_t{mapping.tensor} * mapping.pipeline, kMaxTrtllmRanks));
   }
   throw_faults(ErrorCode::shard_indivisible, faults);
 }

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "targets/trtllm/architectures.h"
 #include "transload/decoder_model.h"
@@ -25,12 +23,8 @@ struct HeadSpan {
 // KV heads of one tensor rank: kv_heads / tensor of them, or the one that tensor / kv_heads ranks share.
 HeadSpan rank_kv_heads(uint32_t kv_heads, uint32_t tensor, uint32_t rank);
 
-// Every tensor-parallel size up to `most` that the model allows, ascending.
-std::vector<uint32_t> feasible_tensor_sizes(const DecoderModel& model, uint32_t expert, uint32_t most);
-
-// Throws shard_indivisible with the sizes that would do: heads, KV heads, intermediate width, experts, stages (layers; in format
-// 0.12 layers mod stages must be 0). Throws usage for a zero, for expert parallelism without experts, and for expert not dividing
-// tensor.
+// Throws shard_indivisible with the option and the sizes that would do: heads, KV heads, intermediate width, experts, stages
+// (layers; in format 0.12 layers mod stages must be 0). Throws usage for a zero.
 void check_mapping(const DecoderModel& model, const TrtllmMapping& mapping, TrtllmFormat format);
 
 }  // namespace transload

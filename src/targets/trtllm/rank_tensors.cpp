@@ -79,14 +79,12 @@ class RankBuilder {
 
   // A weight that weight-only quantisation applies to: [out, in], or [experts, out, in].
   void add_linear_weight(const std::string& name, const Recipe& weight) {
-    if (options_.weight_only == WeightOnly::none || options_.form == QuantForm::deferred) return add(name + ".weight", weight);
-    const bool stacked = weight.shape().size() == 3;
-    const WeightQuant quant{.bits = static_cast<uint8_t>(options_.weight_only == WeightOnly::int8 ? 8 : 4),
-                            .layout = stacked ? expert_layout(options_.layout) : options_.layout};
+    if (!options_.has_baked_weights()) return add(name + ".weight", weight);
     Shape scales = weight.shape();
     scales.pop_back();
     try {
-      tensors_.push_back({name + ".weight", quantize(weight, quant), name + ".per_channel_scale", std::move(scales)});
+      tensors_.push_back(
+          {name + ".weight", quantize(weight, options_.weight_quant()), name + ".per_channel_scale", std::move(scales)});
     } catch (Error& error) {
       throw error.at({{}, name + ".weight", {}});
     }
@@ -195,8 +193,6 @@ size_t dtype_place(DType dtype) {
 }
 
 }  // namespace
-
-QuantLayout expert_layout(QuantLayout layout) { return layout == QuantLayout::sm90 ? QuantLayout::sm80 : layout; }
 
 std::vector<RankTensor> rank_tensors(const DecoderModel& model, const TrtllmArchitecture& architecture,
                                      const TrtllmOptions& options, DType dtype, uint32_t rank) {

@@ -24,9 +24,6 @@ struct RankTensor {
 std::vector<RankTensor> rank_tensors(const DecoderModel& model, const TrtllmArchitecture& architecture,
                                      const TrtllmOptions& options, DType dtype, uint32_t rank);
 
-// The layout of stacked expert weights where other weights have `layout`: no kernel for experts takes sm90.
-QuantLayout expert_layout(QuantLayout layout);
-
 // rank<N>.safetensors: tensors by dtype (f32, bf16, f16, i8), then by name; no metadata.
 PlannedFile plan_rank_file(const std::vector<RankTensor>& tensors, DType dtype, uint32_t rank);
 std::string rank_file_name(uint32_t rank);

@@ -1,4 +1,4 @@
-// Names of the formats and layouts of TensorRT-LLM checkpoints, as options and reports spell them.
+// Names of the formats of TensorRT-LLM checkpoints, as options and reports spell them.
 #include "transload/trtllm.h"
 
 namespace transload {
@@ -9,20 +9,6 @@ std::string_view trtllm_format_name(TrtllmFormat format) {
       return "0.12";
     case TrtllmFormat::v1:
       return "1.x";
-  }
-  return {};
-}
-
-std::string_view quant_layout_name(QuantLayout layout) {
-  switch (layout) {
-    case QuantLayout::plain:
-      return "plain";
-    case QuantLayout::transpose:
-      return "transpose";
-    case QuantLayout::sm80:
-      return "sm80";
-    case QuantLayout::sm90:
-      return "sm90";
   }
   return {};
 }

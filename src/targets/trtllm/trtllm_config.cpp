@@ -18,7 +18,6 @@
 namespace transload {
 namespace {
 
-constexpr uint32_t kMostRanks = 4096;
 constexpr uint32_t kMostLayers = 4096;
 constexpr uint32_t kMostExperts = 4096;
 
@@ -131,7 +130,7 @@ void read_dimensions(TrtllmCheckpoint& checkpoint, const JsonFields& root) {
 
 // A size of the mapping, 1 when absent.
 uint32_t ranks_of(const JsonFields& mapping, std::string_view field, uint32_t fallback = 1) {
-  return mapping.has(field) ? static_cast<uint32_t>(mapping.integer(field, 1, kMostRanks)) : fallback;
+  return mapping.has(field) ? static_cast<uint32_t>(mapping.integer(field, 1, kMaxTrtllmRanks)) : fallback;
 }
 
 void expect_one(const JsonFields& mapping, std::string_view field) {
@@ -165,7 +164,8 @@ void read_mapping(TrtllmCheckpoint& checkpoint, const JsonFields& root) {
     }
   };
   const uint64_t world = uint64_t{sizes.tensor} * sizes.pipeline;
-  if (world > kMostRanks) mapping.fault("world_size", fmt::format("ranks: got {}, expected at most {}", world, kMostRanks));
+  if (world > kMaxTrtllmRanks)
+    mapping.fault("world_size", fmt::format("ranks: got {}, expected at most {}", world, kMaxTrtllmRanks));
   expect("world_size", world, "tp_size x pp_size");
   expect("attn_tp_size", sizes.tensor, "tp_size");
   if (sizes.tensor % sizes.expert != 0) {

@@ -63,9 +63,7 @@ class RankLoader {
       if (stack) shape.insert(shape.begin(), *stack);
       return shape;
     };
-    if (options_.weight_only == WeightOnly::none || options_.form == QuantForm::deferred) {
-      return add(name + ".weight", with_stack({out, in}));
-    }
+    if (!options_.has_baked_weights()) return add(name + ".weight", with_stack({out, in}));
     if (options_.weight_only == WeightOnly::int4 && out % 2 != 0) {
       throw Error(ErrorCode::quant_unsupported,
                   fmt::format("4-bit weights of an odd number of output channels: got {}, expected an even one", out),
@@ -233,6 +231,11 @@ TrtllmCheckpoint open_trtllm(const std::filesystem::path& folder, QuantLayout la
   TrtllmCheckpoint checkpoint;
   checkpoint.folder = folder;
   checkpoint.config = parse_json(read_text_file(folder / kTrtllmConfigFile), kTrtllmConfigFile);
+  if (checkpoint.config.find("architecture") == nullptr && checkpoint.config.find("model_type") != nullptr) {
+    throw Error(ErrorCode::config_missing,
+                "no TensorRT-LLM checkpoint: got a Hugging Face config.json with 'model_type', expected one with 'architecture'",
+                {folder.string(), {}, {}});
+  }
   read_trtllm_config(checkpoint);
   open_ranks(checkpoint, warnings);
   if (checkpoint.options.weight_only != WeightOnly::none) checkpoint.options.form = form_of(checkpoint);
