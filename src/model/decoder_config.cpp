@@ -32,14 +32,17 @@ DecoderConfig read_decoder_config(ConfigReader& config, const DecoderConfigRules
   result.heads = u32("num_attention_heads", kMaxHeads, &DecoderConfig::heads);
   result.kv_heads = rules.kv_heads_follow_heads ? config.maybe_u32("num_key_value_heads", 1, kMaxHeads).value_or(result.heads)
                                                 : u32("num_key_value_heads", kMaxHeads, &DecoderConfig::kv_heads);
-  if (result.heads % result.kv_heads != 0) {
+  const auto any_faulty = [&](std::string_view one, std::string_view other) {
+    return config.is_faulty(one) || config.is_faulty(other);
+  };
+  if (result.heads % result.kv_heads != 0 && !any_faulty("num_attention_heads", "num_key_value_heads")) {
     config.fault(ErrorCode::config_invalid,
                  fmt::format("{}: does not divide 'num_attention_heads': got {}, expected a divisor of {}",
                              config.field("num_key_value_heads"), result.kv_heads, result.heads));
   }
   if (rules.head_dim_follows_hidden && !config.has("head_dim")) {
     config.ignore("head_dim");
-    if (result.hidden_size % result.heads != 0) {
+    if (result.hidden_size % result.heads != 0 && !any_faulty("hidden_size", "num_attention_heads")) {
       config.fault(ErrorCode::config_invalid,
                    fmt::format("{}: does not divide 'hidden_size', and there is no 'head_dim': got {}, expected a divisor of {}",
                                config.field("num_attention_heads"), result.heads, result.hidden_size));

@@ -145,6 +145,7 @@ void scale_longrope(ConfigReader& reader, double theta, uint32_t original, const
   const std::vector<double> short_factor = reader.numbers("short_factor");
   const std::vector<double> long_factor = reader.numbers("long_factor");
   const auto check = [&](std::string_view key, const std::vector<double>& factors) {
+    if (reader.is_faulty(key)) return false;
     const size_t expected = group.width / 2;
     if (factors.size() != expected) {
       reader.fault(ErrorCode::config_invalid,
@@ -158,7 +159,8 @@ void scale_longrope(ConfigReader& reader, double theta, uint32_t original, const
     }
     return true;
   };
-  if (!check("short_factor", short_factor) || !check("long_factor", long_factor)) return;
+  const bool has_short = check("short_factor", short_factor);
+  if (!check("long_factor", long_factor) || !has_short) return;
   const std::vector<double>& factors = is_long ? long_factor : short_factor;
   const std::vector<float> periods = position_periods(theta, group.width);
   for (size_t j = 0; j < periods.size(); ++j) group.inv_freq[j] = 1.0F / (static_cast<float>(factors[j]) * periods[j]);
@@ -208,6 +210,16 @@ std::optional<double> maybe_theta(ConfigReader& config, std::string_view key) {
   return std::nullopt;
 }
 
+void refuse_contradiction(ConfigReader& config, std::string_view key, ConfigReader& other, std::string_view other_key) {
+  if (!config.has(key) || !other.has(other_key)) return;  // and leaves a field that nobody knows unread
+  const Json* value = config.raw(key);
+  const Json* expected = other.raw(other_key);
+  if (!value->is_number() || !expected->is_number()) return;
+  if (value->number() == expected->number()) return;
+  config.fault(ErrorCode::config_invalid, fmt::format("{}: contradicts {}: got {}, expected {}", config.field(key),
+                                                      other.field(other_key), value->number(), expected->number()));
+}
+
 RopeGroup rope_group(ConfigReader& parameters, std::string name, const RopeDefaults& defaults) {
   RopeGroup group;
   group.name = std::move(name);
@@ -251,9 +263,11 @@ RopeGroup rope_group(ConfigReader& parameters, std::string name, const RopeDefau
 }
 
 RopeGroup rope_of_config(ConfigReader& config, std::string name, const RopeDefaults& defaults) {
+  for (const std::string_view size : {"hidden_size", "num_attention_heads", "head_dim"}) {
+    if (config.is_faulty(size)) return {};  // whatever is measured by the width of a head would only repeat that fault
+  }
   RopeDefaults filled = defaults;
-  const std::optional<double> outer = maybe_theta(config, "rope_theta");
-  if (outer) filled.theta = outer;
+  if (const auto theta = maybe_theta(config, "rope_theta")) filled.theta = theta;
   if (const auto partial = maybe_positive(config, "partial_rotary_factor")) filled.partial_rotary_factor = partial;
   if (const auto original = config.maybe_u32("original_max_position_embeddings", 2, kMaxOriginalPositions)) {
     filled.original_max_positions = original;
@@ -267,10 +281,8 @@ RopeGroup rope_of_config(ConfigReader& config, std::string name, const RopeDefau
   }
   std::optional<ConfigReader>& kind = parameters ? parameters : scaling;
   if (!kind) return rope_group(config, std::move(name), filled);
-  const Json* inner = kind->raw("rope_theta");
-  if (outer && inner != nullptr && inner->is_number() && inner->number() != *outer) {
-    config.fault(ErrorCode::config_invalid, fmt::format("{}: contradicts {}: got {}, expected {}", config.field("rope_theta"),
-                                                        kind->field("rope_theta"), *outer, inner->number()));
+  for (const std::string_view key : {"rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}) {
+    refuse_contradiction(config, key, *kind, key);
   }
   return rope_group(*kind, std::move(name), filled);
 }

@@ -28,6 +28,9 @@ RopeGroup rope_group(ConfigReader& parameters, std::string name, const RopeDefau
 // The base of the frequencies, more than 1; nothing when absent.
 std::optional<double> maybe_theta(ConfigReader& config, std::string_view key);
 
+// Records a fault when both fields are numbers and differ.
+void refuse_contradiction(ConfigReader& config, std::string_view key, ConfigReader& other, std::string_view other_key);
+
 // One table for the whole model from either spelling: rope_parameters, or rope_theta with rope_scaling.
 RopeGroup rope_of_config(ConfigReader& config, std::string name, const RopeDefaults& defaults);
 

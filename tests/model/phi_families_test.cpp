@@ -18,6 +18,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 DecoderModel golden(const std::string& name, uint32_t context = 0) {
   return build_model(Checkpoint::open(test_data("decoders/" + name)), {.context = context});
@@ -128,6 +129,41 @@ TEST(Phi3Family, ReadsTheOlderNamesAsTheNewerOnes) {
   EXPECT_THAT(source_tensor_names(model.layers[3].attention.k.weight), ElementsAre("model.layers.3.self_attn.Wqkv.weight"));
   EXPECT_THAT(source_tensor_names(model.layers[0].mlp.gate.weight), ElementsAre("model.layers.0.mlp.fc1.weight"));
   EXPECT_THAT(source_tensor_names(model.final_norm.weight), ElementsAre("model.final_layernorm.weight"));
+}
+
+TEST(Phi3Family, TakesTheNewerNameOfTheFinalNormWhereBothAreStored) {
+  const Json config = config_of("decoders/phi3/config.json");
+  std::vector<StoredTensor> tensors = stored_tensors(config);
+  tensors.push_back(named(tensors, "model.norm.weight"));
+  tensors.back().name = "model.final_layernorm.weight";
+  const DecoderModel model = built(config, tensors, {.leave_unused = true});
+  EXPECT_THAT(source_tensor_names(model.final_norm.weight), ElementsAre("model.norm.weight"));
+}
+
+TEST(PhiRefusals, AHeadCountOfTheWrongTypeIsOneFault) {
+  for (const char* name : {"phi3_longrope", "phimoe", "phi3small_unofficial"}) {
+    for (const auto& [field, value] : {std::pair{"num_attention_heads", Json(4.0)}, std::pair{"hidden_size", Json(-1)}}) {
+      Json config = config_of(std::string("decoders/") + name + "/config.json");
+      config.set(field, value);
+      EXPECT_THAT([&] { built(config, {}); },
+                  Fails(ErrorCode::config_invalid, AllOf(HasSubstr(fmt::format("field '{}'", field)), Not(HasSubstr("faults")))))
+          << name;
+    }
+  }
+}
+
+TEST(Phi3SmallFamily, RefusesASecondRotaryBaseThatContradictsItsOwn) {
+  for (const bool inner : {false, true}) {
+    Json config = config_of("decoders/phi3small_unofficial/config.json");
+    if (inner) {
+      config.set("rope_parameters", Json::Object{{"rope_type", "default"}, {"rope_theta", 5}});
+    } else {
+      config.set("rope_theta", 5);
+    }
+    EXPECT_THAT([&] { built(config, {}); },
+                Fails(ErrorCode::config_invalid,
+                      AllOf(HasSubstr("field 'rope_embedding_base': contradicts field 'rope_"), HasSubstr("expected 5"))));
+  }
 }
 
 TEST(Phi3Family, ReadsSeparateProjections) {

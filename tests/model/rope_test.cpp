@@ -182,6 +182,17 @@ TEST(Rope, RefusesFactorsThatGiveNoFrequencies) {
   }
 }
 
+TEST(Rope, AListThatIsNoneIsOneFault) {
+  for (const char* list : {R"("x")", "[null]", "7"}) {
+    const std::string text = fmt::format(
+        R"({{"rope_theta": 1e4, "rope_scaling": {{"rope_type": "longrope", "short_factor": {0}, "long_factor": {0}}}}})", list);
+    EXPECT_THAT([&] { group_of(text, kHead64); },
+                Fails(ErrorCode::config_invalid, AllOf(HasSubstr("2 faults"), HasSubstr("short_factor': wrong type"),
+                                                       HasSubstr("long_factor': wrong type"))))
+        << list;
+  }
+}
+
 TEST(Rope, RefusesEachBadSettingByName) {
   const RopeRefusal rows[] = {
       {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})", ErrorCode::config_unsupported,
@@ -198,6 +209,17 @@ TEST(Rope, RefusesEachBadSettingByName) {
        "field 'rope_scaling.type': contradicts 'rope_type': got 'yarn', expected 'linear'"},
       {R"({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 2e4}})", ErrorCode::config_invalid,
        "field 'rope_theta': contradicts field 'rope_parameters.rope_theta': got 10000, expected 20000"},
+      {R"({"rope_theta": 1e4, "partial_rotary_factor": 1, "rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}})",
+       ErrorCode::config_invalid,
+       "field 'partial_rotary_factor': contradicts field 'rope_scaling.partial_rotary_factor': got 1, expected 0.5"},
+      {R"({"rope_theta": 1e4, "original_max_position_embeddings": 4096,
+          "rope_parameters": {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 2048}})",
+       ErrorCode::config_invalid,
+       "field 'original_max_position_embeddings': contradicts field 'rope_parameters.original_max_position_embeddings': got "
+       "4096, "
+       "expected 2048"},
+      {R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "longrope", "short_factor": "x", "long_factor": [1]}})",
+       ErrorCode::config_invalid, "field 'rope_scaling.long_factor': wrong number of factors: got 1, expected 32"},
       {R"({"rope_scaling": {"rope_type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 2e4}})",
        ErrorCode::config_invalid, "field 'rope_scaling': given together with 'rope_parameters'"},
       {R"({"rope_parameters": {"rope_type": "default"}})", ErrorCode::config_missing,

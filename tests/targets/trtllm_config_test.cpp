@@ -312,6 +312,81 @@ TEST(TrtllmConfig, BadFieldsAreNamed) {
   }
 }
 
+// The engine works out a longrope attention factor from the lengths alone, where config.json has no mscales.
+TEST(TrtllmConfig, AnAttentionFactorThatTheEngineWouldNotUseIsRefused) {
+  const struct {
+    std::string_view base;
+    std::string_view key;
+    Json value;
+    bool taken;
+  } cases[] = {
+      {"phi3-mini-128k", "attention_factor", Json(3.5), false},
+      {"phi3-mini-128k", "attention_factor", Json(1.1902380714238083), true},
+      {"phi3-mini-128k", "attention_factor", Json(nullptr), true},
+      {"phi3-mini-128k", "factor", Json(3.5), false},
+      {"phi3-mini-128k", "factor", Json(32), true},
+      {"phi3-mini-128k", "short_mscale", Json(1.0), false},
+      {"phi3-mini-128k", "long_mscale", Json(1.3), false},
+      {"phi4-mini", "long_mscale", Json(1.3), false},
+      // Experts have mscales, which go first in the model as well.
+      {"phi35-moe", "attention_factor", Json(3.5), true},
+      {"phi35-moe", "factor", Json(3.5), true},
+  };
+  for (const auto& each : cases) {
+    Json config = input_config(each.base);
+    const std::string text = config_text(config, options_of(TrtllmFormat::v1));
+    for (auto& [name, value] : config.object()) {
+      if (name == "rope_scaling") value.set(each.key, each.value);
+    }
+    SCOPED_TRACE(fmt::format("{} {}", each.base, each.key));
+    if (each.taken) {
+      EXPECT_EQ(config_text(config, options_of(TrtllmFormat::v1)), text);
+      continue;
+    }
+    EXPECT_THAT(
+        [&] { config_text(config, options_of(TrtllmFormat::v1)); },
+        Fails(ErrorCode::config_unsupported,
+              AllOf(HasSubstr(fmt::format("field 'rope_scaling.{}': config.json of TensorRT-LLM has no field for it", each.key)),
+                    HasSubstr(fmt::format("got {}, expected ", write_json(each.value, 0))))));
+  }
+}
+
+TEST(TrtllmConfig, AFieldOfTheRopeObjectCountsInBothKeyLayouts) {
+  for (const std::string_view object : {"rope_scaling", "rope_parameters"}) {
+    Json config = input_config("phi3-mini-4k");
+    std::erase_if(config.object(), [](const Json::Member& member) { return member.first == "rope_theta"; });
+    config.set(object, Json::Object{{"rope_type", "default"}, {"rope_theta", 500.0}, {"partial_rotary_factor", 0.5}});
+    const Json text = parse_json(config_text(config, options_of(TrtllmFormat::v1)), "text");
+    EXPECT_EQ(*text.find("rotary_base"), Json(500.0)) << object;
+    EXPECT_EQ(*text.find("rotary_pct"), Json(0.5)) << object;
+    EXPECT_EQ(*text.find("rotary_embedding_dim"), Json(8)) << object;
+  }
+}
+
+TEST(TrtllmConfig, AnArchitectureOfAnotherFamilyThanTheModelTypeIsRefused) {
+  const struct {
+    std::string_view base;
+    std::string_view architecture;
+    std::string_view text;
+  } cases[] = {
+      {"phi35-moe", "Phi3ForCausalLM", "field 'architectures': got 'Phi3ForCausalLM', expected that of a model of type 'phimoe'"},
+      {"phi3-mini-4k", "PhiMoEForCausalLM", "got 'PhiMoEForCausalLM', expected that of a model of type 'phi3'"},
+      {"phi3-mini-4k", "Phi3SmallForCausalLM", "got 'Phi3SmallForCausalLM', expected that of a model of type 'phi3'"},
+      {"phi3-small-8k", "Phi3ForCausalLM", "got 'Phi3ForCausalLM', expected that of a model of type 'phi3small'"},
+  };
+  for (const auto& each : cases) {
+    Json config = input_config(each.base);
+    config.set("architectures", Json::Array{each.architecture});
+    EXPECT_THAT([&] { config_text(config, options_of(TrtllmFormat::v1)); },
+                Fails(ErrorCode::config_invalid, HasSubstr(std::string(each.text))));
+  }
+  for (const std::string_view type : {"phi3", "phi3_v", "phi4mm"}) {
+    Json config = input_config("phi3-mini-4k");
+    config.set("model_type", type);
+    EXPECT_NO_THROW(config_text(config, options_of(TrtllmFormat::v1))) << type;
+  }
+}
+
 TEST(TrtllmConfig, FaultsOfOneConfigComeTogether) {
   Json config = input_config("phi3-mini-4k");
   config.set("vocab_size", -1);
@@ -336,10 +411,16 @@ TEST(TrtllmConfig, ArchitecturesAreFoundByTheirNameOrRefusedWithTheOnesThereAre)
   EXPECT_EQ(trtllm_architecture("Phi3VForCausalLM", "config.json").v0_12_name, "Phi3ForCausalLM");
   EXPECT_THAT([] { trtllm_architecture("LlamaForCausalLM", "config.json"); },
               Fails(ErrorCode::arch_unknown, AllOf(HasSubstr("got 'LlamaForCausalLM'"), HasSubstr("Phi3SmallForCausalLM"))));
-  for (const Json& config : {Json(Json::Object{}), Json(Json::Object{{"architectures", Json::Array{}}}),
-                             Json(Json::Object{{"architectures", "Phi3ForCausalLM"}}), Json(Json::Array{})}) {
+  for (const Json& config : {Json(Json::Object{}), Json(Json::Object{{"architectures", nullptr}}), Json(Json::Array{})}) {
     EXPECT_THAT([&] { trtllm_architecture_of(config, "config.json"); },
-                Fails(ErrorCode::config_missing, HasSubstr("field 'architectures'")));
+                Fails(ErrorCode::config_missing, HasSubstr("field 'architectures': missing: got none")));
+  }
+  for (const Json& value : {Json(Json::Array{}), Json("Phi3ForCausalLM"), Json(Json::Array{1})}) {
+    EXPECT_THAT(
+        [&] {
+          trtllm_architecture_of(Json::Object{{"architectures", value}}, "config.json");
+        },
+        Fails(ErrorCode::config_invalid, HasSubstr("field 'architectures': wrong type: got ")));
   }
 }
 

@@ -127,9 +127,10 @@ DecoderModel build(ConfigReader& config, TensorSource& tensors, const ModelOptio
     model.layers.push_back(std::move(layer));
   }
   assign_one_window(model, window, rope);
+  const std::string norm = root + "model.norm.weight";
   const std::string older_norm = root + "model.final_layernorm.weight";
-  model.final_norm = {tensors.require_norm(tensors.has(older_norm) ? older_norm : root + "model.norm.weight", {hidden}),
-                      dimensions.epsilon};
+  const bool has_older_only = tensors.has(older_norm) && !tensors.has(norm);
+  model.final_norm = {tensors.require_norm(has_older_only ? older_norm : norm, {hidden}), dimensions.epsilon};
   bind_head(model, tensors, root + "lm_head.weight", dimensions.tied);
   if (matrices.has_adapters()) {
     model.warnings.emplace_back("only the base weights are read: the tensors of the adapters (lora_A, lora_B) are left out");

@@ -85,6 +85,10 @@ SmallConfig read_config(ConfigReader& config, const ModelOptions& options) {
   constexpr double kStandIn = 10000.0;
   const std::optional<double> base = maybe_theta(config, "rope_embedding_base");
   if (!base) config.number("rope_embedding_base");  // records that it is missing
+  refuse_contradiction(config, "rope_embedding_base", config, "rope_theta");
+  for (const std::string_view object : {"rope_parameters", "rope_scaling"}) {
+    if (auto inner = config.maybe_object(object)) refuse_contradiction(config, "rope_embedding_base", *inner, "rope_theta");
+  }
   small.rope = rope_of_config(config, "full",
                               {.head_dim = dimensions.head_dim,
                                .max_positions = dimensions.max_positions,

@@ -77,9 +77,10 @@ const TrtllmArchitecture& trtllm_architecture(std::string_view name, const std::
 const TrtllmArchitecture& trtllm_architecture_of(const Json& hf_config, const std::string& config_file) {
   const Json* list = hf_config.find("architectures");
   if (list == nullptr || !list->is_array() || list->array().empty() || !list->array().front().is_string()) {
-    throw Error(ErrorCode::config_missing,
-                fmt::format("field 'architectures': missing: got {}, expected a list with one name",
-                            list == nullptr ? "none" : printable(write_json(*list, 0), 60)),
+    const bool is_missing = list == nullptr || list->is_null();
+    throw Error(is_missing ? ErrorCode::config_missing : ErrorCode::config_invalid,
+                fmt::format("field 'architectures': {}: got {}, expected a list with one name",
+                            is_missing ? "missing" : "wrong type", is_missing ? "none" : printable(write_json(*list, 0), 60)),
                 {config_file, {}, {}});
   }
   return trtllm_architecture(list->array().front().string(), config_file);

@@ -35,7 +35,7 @@ struct TrtllmArchitecture {
 std::span<const TrtllmArchitecture> trtllm_architectures();
 // By name. Throws arch_unknown with the names there are.
 const TrtllmArchitecture& trtllm_architecture(std::string_view name, const std::string& config_file);
-// By architectures[0] of a Hugging Face config. Throws config_missing as well.
+// By architectures[0] of a Hugging Face config. Throws config_missing or config_invalid as well.
 const TrtllmArchitecture& trtllm_architecture_of(const Json& hf_config, const std::string& config_file);
 
 }  // namespace transload

@@ -9,6 +9,7 @@
 
 #include "base/printable.h"
 #include "model/config_reader.h"
+#include "model/families.h"
 #include "targets/trtllm/hugging_face_fields.h"
 #include "transload/error.h"
 
@@ -157,11 +158,23 @@ void check_generation(const std::string& config_file, const TrtllmArchitecture& 
   if (!faults.empty()) throw Error(ErrorCode::format_limit, join_faults(faults), {config_file, {}, {}});
 }
 
-// A number at the top level or in the newer rope object; nothing where it is absent.
+// config.json would call the tensors of one model by the name of another.
+void check_family(const Json& hf_config, const std::string& config_file, const TrtllmArchitecture& architecture) {
+  const FamilyRow& family = find_family(hf_config, config_file);
+  if (family.name == architecture.model_type) return;
+  throw Error(
+      ErrorCode::config_invalid,
+      fmt::format("field 'architectures': got '{}', expected that of a model of type '{}'", architecture.name, family.name),
+      {config_file, {}, {}});
+}
+
+// A number at the top level or in a rope object; nothing where it is absent.
 const Json* find_number(const Json& hf_config, std::string_view key) {
   const Json* value = hf_config.find(key);
-  const Json* newer = hf_config.find("rope_parameters");
-  if ((value == nullptr || value->is_null()) && newer != nullptr) value = newer->find(key);
+  for (const std::string_view object : {"rope_parameters", "rope_scaling"}) {
+    const Json* rope = hf_config.find(object);
+    if ((value == nullptr || value->is_null()) && rope != nullptr) value = rope->find(key);
+  }
   return value != nullptr && value->is_number() ? value : nullptr;
 }
 
@@ -229,6 +242,7 @@ DType trtllm_dtype(const Json& hf_config, const std::string& config_file, const 
 std::string trtllm_config_text(const Json& hf_config, const std::string& config_file, const TrtllmArchitecture& architecture,
                                const TrtllmOptions& options) {
   check_generation(config_file, architecture, options);
+  check_family(hf_config, config_file, architecture);
   const HuggingFaceFields fields = read_hugging_face_fields(hf_config, config_file, architecture);
   const std::string_view dtype = trtllm_dtype_name(trtllm_dtype(hf_config, config_file, options));
   constexpr int kIndent = 4;

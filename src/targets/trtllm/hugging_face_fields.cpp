@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/printable.h"
 #include "model/config_reader.h"
 #include "transload/error.h"
@@ -23,7 +25,13 @@ class RopeFields {
     }
   }
   // The object that has `key`, or should have it.
-  ConfigReader& owner_of(std::string_view key) { return !top_.has(key) && newer_ && newer_->has(key) ? *newer_ : top_; }
+  ConfigReader& owner_of(std::string_view key) {
+    if (top_.has(key)) return top_;
+    for (std::optional<ConfigReader>* part : {&newer_, &scaling_}) {
+      if (*part && (*part)->has(key)) return **part;
+    }
+    return top_;
+  }
   // rotary_scaling of config.json is always null: a kind that changes the frequencies in another way than by factors gets lost.
   void refuse_other_kinds() {
     for (std::optional<ConfigReader>* part : {&newer_, &scaling_}) {
@@ -86,7 +94,23 @@ Json factors(ConfigReader& config, std::string_view key, uint32_t rotary) {
   return *raw;
 }
 
-LongRope long_rope(ConfigReader& config, RopeFields& rope, uint32_t rotary, bool with_mscales) {
+// Without mscales the engine works the attention factor out from the two lengths, for short and long sequences alike.
+void refuse_other_magnitudes(ConfigReader& scaling, uint32_t positions, uint32_t original) {
+  constexpr double kRounding = 1e-6;
+  const double stretch = static_cast<double>(positions) / original;
+  const double implied = stretch <= 1 ? 1.0 : std::sqrt(1 + std::log(stretch) / std::log(static_cast<double>(original)));
+  const auto expect = [&](std::string_view key, double expected) {
+    const std::optional<double> value = scaling.maybe_number(key);
+    if (!value || scaling.is_faulty(key) || std::abs(*value - expected) <= kRounding * expected) return;
+    scaling.fault(ErrorCode::config_unsupported,
+                  fmt::format("{}: config.json of TensorRT-LLM has no field for it: got {}, expected {}, which the engine takes",
+                              scaling.field(key), write_json(*scaling.raw(key), 0), expected));
+  };
+  expect("factor", stretch);
+  for (const std::string_view key : {"attention_factor", "short_mscale", "long_mscale"}) expect(key, implied);
+}
+
+LongRope long_rope(ConfigReader& config, RopeFields& rope, uint32_t positions, uint32_t rotary, bool with_mscales) {
   LongRope found;
   ConfigReader* scaling = rope.scaling();
   if (scaling == nullptr) {
@@ -96,14 +120,16 @@ LongRope long_rope(ConfigReader& config, RopeFields& rope, uint32_t rotary, bool
     return found;
   }
   constexpr std::string_view kOriginal = "original_max_position_embeddings";
-  ConfigReader& outer = rope.owner_of(kOriginal);
-  ConfigReader& owner = !outer.has(kOriginal) && scaling->has(kOriginal) ? *scaling : outer;
-  found.original_positions = owner.u32(kOriginal);
+  ConfigReader& owner = rope.owner_of(kOriginal);
+  const uint32_t original = owner.u32(kOriginal);
+  found.original_positions = original;
   found.short_factors = factors(*scaling, "short_factor", rotary);
   found.long_factors = factors(*scaling, "long_factor", rotary);
   if (with_mscales) {
     found.short_mscale = number(*scaling, "short_mscale");
     found.long_mscale = number(*scaling, "long_mscale");
+  } else if (!config.is_faulty("max_position_embeddings") && !owner.is_faulty(kOriginal)) {
+    refuse_other_magnitudes(*scaling, positions, original);
   }
   return found;
 }
@@ -190,7 +216,7 @@ void read_rope(ConfigReader& config, const TrtllmArchitecture& architecture, Hug
     }
   }
   if (fields.positions >= kLongRopePositions) {
-    fields.long_rope = long_rope(config, rope, fields.rotary, architecture.mscale_fields);
+    fields.long_rope = long_rope(config, rope, fields.positions, fields.rotary, architecture.mscale_fields);
   }
 }
 
