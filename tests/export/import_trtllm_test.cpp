@@ -115,6 +115,30 @@ TEST(ImportTrtllm, GivesTheFieldsOfTheConfigBackThatTheFormatKeeps) {
   }
 }
 
+TEST(ImportTrtllm, KeepsALimitOrPatternThatIsNull) {
+  const Json::Object cases[] = {
+      {{"gegelu_limit", nullptr}},
+      {{"dense_attention_every_n_layers", nullptr}},
+      {{"dense_attention_every_n_layers", 1},
+       {"blocksparse_block_size", nullptr},
+       {"blocksparse_num_local_blocks", nullptr},
+       {"blocksparse_vert_stride", nullptr}},
+  };
+  for (const Json::Object& fields : cases) {
+    for (const TrtllmFormat format : {TrtllmFormat::v1, TrtllmFormat::v0_12}) {
+      const ScratchFolder scratch;
+      synthesize_input("phi3-small-8k", fields, scratch.path() / "in");
+      export_folder(scratch.path() / "in", scratch.path() / "trt", trtllm_options({2, 1, 1}, DType::bf16, format));
+      import_trtllm(scratch.path() / "trt", scratch.path() / "model", plain_options());
+      const Json config = parse_json(read_text_file(scratch.path() / "model" / "config.json"), "config.json");
+      for (const auto& [key, value] : fields) {
+        ASSERT_NE(config.find(key), nullptr) << key;
+        EXPECT_EQ(*config.find(key), value) << key;
+      }
+    }
+  }
+}
+
 TEST(ImportTrtllm, WritesTheRoundedValuesOfBakedWeights) {
   const ScratchFolder scratch;
   export_folder(trtllm_input("phi3-mini-4k"), scratch.path() / "ranks",

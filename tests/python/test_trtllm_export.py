@@ -185,6 +185,15 @@ def test_resume_writes_again_what_is_not_right(run, tmp_path, two_ranks, name):
     assert digests(out) == digests(two_ranks)
 
 
+def test_resume_restores_a_lost_config_and_keeps_the_ranks(run, tmp_path, two_ranks):
+    out = shutil.copytree(two_ranks, tmp_path / "out")
+    (out / "config.json").unlink()
+    result = run(MINI, out, "--tp", 2, "--resume", "--json")
+    assert kept(result) == [0, 1] and "written again" not in result.stderr
+    assert json.loads(result.stdout)["total_bytes"] == (two_ranks / "config.json").stat().st_size
+    assert digests(out) == digests(two_ranks)
+
+
 def test_a_folder_in_the_place_of_a_file_is_an_error(run, tmp_path, two_ranks):
     out = shutil.copytree(two_ranks, tmp_path / "out")
     (out / "rank1.safetensors").unlink()

@@ -124,13 +124,17 @@ class ConfigWriter {
   }
 
   void set_block_sparse() {
-    for (const std::string_view field :
-         {"gegelu_limit", "mup_attn_multiplier", "mup_embedding_multiplier", "mup_width_multiplier", "blocksparse_block_size",
-          "blocksparse_num_local_blocks", "dense_attention_every_n_layers"}) {
+    for (const std::string_view field : {"mup_attn_multiplier", "mup_embedding_multiplier", "mup_width_multiplier"}) {
       set(field, number(field));
     }
+    // Null says that there is no limit or no such pattern.
+    const auto number_or_null = [&](std::string_view field) { return root_.is_null(field) ? Json() : number(field); };
+    for (const std::string_view field :
+         {"gegelu_limit", "blocksparse_block_size", "blocksparse_num_local_blocks", "dense_attention_every_n_layers"}) {
+      set(field, number_or_null(field));
+    }
     for (const std::string_view field : {"mup_use_scaling", "blocksparse_homo_head_pattern"}) set(field, root_.flag(field));
-    set("blocksparse_vert_stride", number("blocksparse_vertical_stride"));
+    set("blocksparse_vert_stride", number_or_null("blocksparse_vertical_stride"));
   }
 
   void set_experts() {
