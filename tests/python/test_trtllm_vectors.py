@@ -23,7 +23,8 @@ PIPELINE = {
              "sm90": "a6604cfdfc22b8be00686e15b92a12b2732fe1bb716ad9072cda8108304a7c80",
              "transpose": "6e0bed94d54153197f84b5f30ecf7d3acf69b1f1044803b4c3d033edb2ac60b5"},
 }
-INT4_ROWS = [row for row in json.loads((DATA / "vectors.json").read_text())["layout"] if row["bits"] == 4]
+LAYOUT_ROWS = json.loads((DATA / "vectors.json").read_text())["layout"]
+TILE = 64  # inputs
 
 
 def sha256(data):
@@ -60,11 +61,25 @@ def test_a_weight_goes_through_scales_rounding_and_layout(transload, tmp_path, b
     assert sha256(stored) == PIPELINE[bits][layout]
 
 
-@pytest.mark.parametrize("row", INT4_ROWS, ids=lambda row: f"{row['layout']}-{row['K']}x{row['N']}")
+# Channels hold their least value, so that their scale is 1 and quantising integers gives them back: those of 4 bits by
+# themselves, those of 8 bits in a tile of further inputs, whose bytes are taken out of what was stored.
+@pytest.mark.parametrize("row", LAYOUT_ROWS, ids=lambda row: f"int{row['bits']}-{row['layout']}-{row['K']}x{row['N']}")
 def test_integers_lie_in_the_layout(transload, tmp_path, row):
-    # Each channel holds a -8, so that its scale is 1 and quantising these integers gives them back.
-    n, k = np.meshgrid(np.arange(row["N"]), np.arange(row["K"]), indexing="ij")
-    weight = ((5 * k + 3 * n) % 16 - 8).astype(np.float16)
-    _, stored = quantised(transload, tmp_path, weight, "--quant", "int4", "--layout", row["layout"])
+    bits, inputs, channels = row["bits"], row["K"], row["N"]
+    least = -(1 << (bits - 1))
+    n, k = np.meshgrid(np.arange(channels), np.arange(inputs), indexing="ij")
+    weight = ((5 * k + 3 * n) % (1 << bits) + least).astype(np.float16)
+    if bits == 8:
+        weight = np.concatenate([weight, np.full((channels, TILE), least, np.float16)], axis=1)
+    scales, stored = quantised(transload, tmp_path, weight, "--quant", f"int{bits}", "--layout", row["layout"])
+    assert scales == np.ones(channels, np.float16).tobytes()
+    if bits == 8:
+        stored = np.frombuffer(stored, np.uint8)
+        if row["layout"] == "plain":
+            stored = stored[:inputs * channels]
+        else:
+            together = 2 if row["layout"] == "sm80" else 1  # channels whose tiles alternate
+            stored = stored.reshape(channels // together, -1)[:, :together * inputs]
+        stored = stored.tobytes()
     assert stored[:32].hex() == row["first_32_bytes"]
     assert sha256(stored) == row["sha256"]
