@@ -68,6 +68,27 @@ def median(rows, key):
     return statistics.median(row[key] for row in rows)
 
 
+def in_turn(name, rounds, files, work, export):
+    """cp of the files and `export()` in turn: what every row of these benchmarks says."""
+    copies, exports = [], []
+    for index in range(rounds):
+        copies.append(measure_cp(files, work))
+        exports.append(export())
+        print(f"{name} {index + 1}/{rounds}: cp {copies[-1]['seconds']:.2f} s, export {exports[-1]['seconds']:.2f} s", flush=True)
+    source_bytes = sum(file.stat().st_size for file in files)
+    output_bytes = exports[0]["output_bytes"]
+    seconds, cp_seconds = median(exports, "seconds"), median(copies, "seconds")
+    return {
+        "rounds": rounds, "source_bytes": source_bytes, "output_bytes": output_bytes,
+        "cp_seconds": cp_seconds, "cp_flush_seconds": median(copies, "flush_seconds"),
+        "export_seconds": seconds, "export_flush_seconds": median(exports, "flush_seconds"),
+        # Bytes written in a second against cp's: 1 is as fast as cp.
+        "speed_of_cp": (output_bytes / seconds) / (source_bytes / cp_seconds),
+        "peak_memory_bytes": max(row["memory_bytes"] for row in exports),
+        "cp_runs": copies, "export_runs": exports,
+    }
+
+
 def require_disk(folder, needed):
     free = shutil.disk_usage(folder).free
     if free < needed:

@@ -4,7 +4,7 @@ import argparse
 import json
 import pathlib
 
-from against_cp import machine, measure_cp, measure_export, median, require_disk, run, settle
+from against_cp import in_turn, machine, measure_export, require_disk, run, settle
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "tests/data/configs"
@@ -31,29 +31,12 @@ def bench(config, rounds, arguments):
     print(f"{name}: synthesising", flush=True)
     run([arguments.command, "synth", config, "-o", checkpoint, "--seed", "1", "--shards", "2"])
     files = sorted(checkpoint.glob("*.safetensors"))
-    source_bytes = sum(file.stat().st_size for file in files)
     rows = []
     try:
         for linear in LINEAR_FORMS:
-            copies, exports = [], []
-            for index in range(rounds):
-                copies.append(measure_cp(files, work))
-                exports.append(export_once(arguments.command, checkpoint, files, work, linear, arguments))
-                print(f"{name} {linear} {index + 1}/{rounds}: cp {copies[-1]['seconds']:.2f} s, export {exports[-1]['seconds']:.2f} s",
-                      flush=True)
-            copy_rate = source_bytes / median(copies, "seconds")
-            output_bytes = exports[0]["output_bytes"]
-            export_rate = output_bytes / median(exports, "seconds")
-            rows.append({
-                "checkpoint": name, "linear": linear, "rounds": rounds,
-                "source_bytes": source_bytes, "output_bytes": output_bytes,
-                "cp_seconds": median(copies, "seconds"), "cp_flush_seconds": median(copies, "flush_seconds"),
-                "export_seconds": median(exports, "seconds"), "export_flush_seconds": median(exports, "flush_seconds"),
-                # Bytes written in a second against cp's: 1 is as fast as cp.
-                "speed_of_cp": export_rate / copy_rate,
-                "peak_memory_bytes": max(row["memory_bytes"] for row in exports),
-                "cp_runs": copies, "export_runs": exports,
-            })
+            row = in_turn(f"{name} {linear}", rounds, files, work,
+                          lambda: export_once(arguments.command, checkpoint, files, work, linear, arguments))
+            rows.append({"checkpoint": name, "linear": linear, **row})
     finally:
         settle(checkpoint, work / "copy", work / "bundle")
     return rows

@@ -4,7 +4,7 @@ import argparse
 import json
 import pathlib
 
-from against_cp import machine, measure_cp, measure_export, median, require_disk, run, settle
+from against_cp import in_turn, machine, measure_export, require_disk, run, settle
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "tests/data/configs/phi-3-mini-4k/config.json"
@@ -38,31 +38,19 @@ def bench(arguments):
     print("synthesising", flush=True)
     run([arguments.command, "synth", arguments.config, "-o", checkpoint, "--seed", "1", "--shards", "2", "--quiet"])
     files = sorted(checkpoint.glob("*.safetensors"))
-    source_bytes = sum(file.stat().st_size for file in files)
     rows = []
     try:
         for name, options, asked in JOBS:
             if arguments.job and not any(part in name for part in arguments.job):
                 continue
-            copies, exports = [], []
-            for index in range(arguments.rounds):
-                copies.append(measure_cp(files, arguments.work))
-                exports.append(export_once(arguments, options, checkpoint, files))
-                print(f"{name} {index + 1}/{arguments.rounds}: cp {copies[-1]['seconds']:.2f} s, "
-                      f"export {exports[-1]['seconds']:.2f} s", flush=True)
-            seconds, cp_seconds = median(exports, "seconds"), median(copies, "seconds")
-            output_bytes = exports[0]["output_bytes"]
-            speed = output_bytes / seconds / (source_bytes / cp_seconds)
+            row = in_turn(name, arguments.rounds, files, arguments.work,
+                          lambda: export_once(arguments, options, checkpoint, files))
+            times = row["export_seconds"] / row["cp_seconds"]
             rows.append({
-                "job": name, "rounds": arguments.rounds, "source_bytes": source_bytes, "output_bytes": output_bytes,
-                "cp_seconds": cp_seconds, "cp_flush_seconds": median(copies, "flush_seconds"),
-                "export_seconds": seconds, "export_flush_seconds": median(exports, "flush_seconds"),
-                # Bytes written in a second against cp's, and seconds against cp's for the source.
-                "speed_of_cp": speed, "times_of_cp": seconds / cp_seconds,
+                "job": name, **row,
+                "times_of_cp": times,  # seconds against cp's for the source
                 "asked": "speed >= 1" if asked == "rate" else f"time <= {asked}",
-                "met": speed >= 1 if asked == "rate" else seconds <= asked * cp_seconds,
-                "peak_memory_bytes": max(row["memory_bytes"] for row in exports),
-                "cp_runs": copies, "export_runs": exports,
+                "met": row["speed_of_cp"] >= 1 if asked == "rate" else times <= asked,
             })
     finally:
         settle(checkpoint, arguments.work / "copy", arguments.work / "engine-checkpoint")

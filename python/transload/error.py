@@ -23,6 +23,6 @@ class UsageError(Error):
 
 
 class UnsupportedError(Error):
-    """Well-formed, but not implemented here."""
+    """Well-formed, but not supported."""
 
     exit_code = 4

@@ -36,7 +36,7 @@ constexpr std::array<ErrorCodeRow, kErrorCodeCount> kErrorCodes{{
     {ErrorCode::dtype_mismatch, "dtype_mismatch", "a tensor of another type than expected", 1},
     {ErrorCode::config_missing, "config_missing", "a needed config field is absent", 1},
     {ErrorCode::config_invalid, "config_invalid", "a config field of the wrong type or value", 1},
-    {ErrorCode::config_unsupported, "config_unsupported", "a config field that is not implemented", 4},
+    {ErrorCode::config_unsupported, "config_unsupported", "a config field that is not supported", 4},
     {ErrorCode::arch_unknown, "arch_unknown", "no model family for this architecture", 4},
     {ErrorCode::dtype_unsupported, "dtype_unsupported", "a tensor type that cannot be decoded", 4},
     {ErrorCode::numeric_fault, "numeric_fault", "NaN or overflow in weights", 1},

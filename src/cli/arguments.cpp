@@ -18,6 +18,19 @@ bool is_plain_decimal(const std::string& text) {
 
 }  // namespace
 
+CLI::Option* add_count(CLI::App& app, const std::string& flag, uint32_t& value, uint32_t most, const std::string& help) {
+  return app.add_option(flag, value, help)->check(whole_number())->check(CLI::Range(1U, most).description(""))->type_name("N");
+}
+
+CLI::Option* add_shards(CLI::App& app, uint32_t& shards) {
+  constexpr uint32_t kMostShards = 10000;
+  return add_count(app, "--shards", shards, kMostShards, "number of .safetensors files (default: one per 4 GB)");
+}
+
+CLI::Option* add_overwrite(CLI::App& app, bool& overwrite) {
+  return app.add_flag("--overwrite", overwrite, "replace the output folder, and all that is in it, once the new one is complete");
+}
+
 CLI::Validator whole_number() {
   return CLI::Validator(
       [](const std::string& text) {

@@ -61,6 +61,16 @@ CLI::Option* add_layout(CLI::App& app, Layout& layout, const std::string& help, 
 inline constexpr const char* kStoredLayoutHelp = "layout of baked weights, where no rank manifest says it";
 inline constexpr const char* kStoredLayoutDefault = "from the manifests";
 
+// An option whose value N is 1 to `most`.
+CLI::Option* add_count(CLI::App& app, const std::string& flag, uint32_t& value, uint32_t most, const std::string& help);
+inline constexpr uint32_t kMostThreads = 256;
+inline constexpr const char* kThreadsHelp = "threads (default: one per core, at most 8)";
+inline constexpr const char* kWorkersHelp = "worker threads (default: one per core, at most 8)";
+// --shards of a checkpoint that is written.
+CLI::Option* add_shards(CLI::App& app, uint32_t& shards);
+// --overwrite of an output folder.
+CLI::Option* add_overwrite(CLI::App& app, bool& overwrite);
+
 // Plain decimal digits: CLI11 alone takes 010 for eight and a negative number for a huge one.
 CLI::Validator whole_number();
 CLI::Validator number();  // any that strtod reads; its range is checked where it is used

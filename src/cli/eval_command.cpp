@@ -81,10 +81,7 @@ void add_eval(CLI::App& app, std::vector<Command>& commands) {
       ->check(CLI::Range(1, 1 << 20).description(""))
       ->type_name("K")
       ->needs("--save");
-  command->add_option("--threads", arguments->decoder.threads, "threads (default: one per core, at most 8)")
-      ->check(whole_number())
-      ->check(CLI::Range(1, 256).description(""))
-      ->type_name("N");
+  add_count(*command, "--threads", arguments->decoder.threads, kMostThreads, kThreadsHelp);
   command->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")
       ->type_name("FILE")
       ->check(not_empty());

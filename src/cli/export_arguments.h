@@ -45,14 +45,9 @@ int verified(bool passed, const std::string& what, const ExportArguments& argume
 // `Options`: ExportOnnxOptions or ExportTrtllmOptions.
 template <typename Options>
 void add_export_running(CLI::App& app, ExportArguments& arguments, Options& options, const ExportHelp& help) {
-  app.add_option("--workers", options.workers,
-                 "worker threads (default: one per core, at most 8); the output does not depend on it")
-      ->check(whole_number())
-      ->check(CLI::Range(1, 256).description(""))
-      ->type_name("N")
+  add_count(app, "--workers", options.workers, kMostThreads, std::string(kWorkersHelp) + "; the output does not depend on it")
       ->group(kRunningGroup);
-  app.add_flag("--overwrite", options.overwrite, "replace the output folder, and all that is in it, once the new one is complete")
-      ->group(kRunningGroup);
+  add_overwrite(app, options.overwrite)->group(kRunningGroup);
   app.add_flag("--strict", options.strict, help.strict)->group(kRunningGroup);
   CLI::Option* dry_run = app.add_flag("--dry-run", options.dry_run, help.dry_run)->group(kRunningGroup);
   app.add_flag("--verify", arguments.verify, help.verify)->excludes(dry_run)->group(kRunningGroup);

@@ -47,16 +47,9 @@ void add_import(CLI::App& app, std::vector<Command>& commands) {
       ->required()
       ->type_name("HF_DIR");
   add_layout(*command, options.layout, kStoredLayoutHelp, kStoredLayoutDefault);
-  command->add_option("--shards", options.shards, "number of .safetensors files (default: one per 4 GB)")
-      ->check(whole_number())
-      ->check(CLI::Range(1, 10000).description(""))
-      ->type_name("N");
-  command->add_option("--workers", options.workers, "worker threads (default: one per core, at most 8)")
-      ->check(whole_number())
-      ->check(CLI::Range(1, 256).description(""))
-      ->type_name("N");
-  command->add_flag("--overwrite", options.overwrite,
-                    "replace the output folder, and all that is in it, once the new one is complete");
+  add_shards(*command, options.shards);
+  add_count(*command, "--workers", options.workers, kMostThreads, kWorkersHelp);
+  add_overwrite(*command, options.overwrite);
   command->add_flag("--dry-run", options.dry_run, "read headers and say what would be written");
   command->add_flag("--json", arguments->json, "print the summary as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress");

@@ -311,11 +311,7 @@ void add_run(CLI::App& app, std::vector<Command>& commands) {
       ->check(CLI::Range(1, 1 << 30).description(""))
       ->type_name("C")
       ->group(running);
-  command->add_option("--threads", arguments->decoder.threads, "threads (default: one per core, at most 8)")
-      ->check(whole_number())
-      ->check(CLI::Range(1, 256).description(""))
-      ->type_name("N")
-      ->group(running);
+  add_count(*command, "--threads", arguments->decoder.threads, kMostThreads, kThreadsHelp)->group(running);
   command->add_option("--config", arguments->config, "config.json to use instead of the checkpoint's")
       ->type_name("FILE")
       ->check(not_empty())

@@ -44,19 +44,12 @@ void add_synth(CLI::App& app, std::vector<Command>& commands) {
       ->check(whole_number())
       ->type_name("N")
       ->default_str("0");
-  command->add_option("--shards", options.shards, "number of .safetensors files (default: one per 4 GB)")
-      ->check(whole_number())
-      ->check(CLI::Range(1, 10000).description(""))
-      ->type_name("N");
+  add_shards(*command, options.shards);
   add_choice<DType>(*command, "--dtype", options.dtype, {{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}},
                     "dtype of the weights", "bf16");
   command->add_flag("--sparse", options.sparse, "full-length files without data: dry runs of huge models");
-  command->add_option("--workers", options.workers, "worker threads (default: one per core, at most 8)")
-      ->check(whole_number())
-      ->check(CLI::Range(1, 256).description(""))
-      ->type_name("N");
-  command->add_flag("--overwrite", options.overwrite,
-                    "replace the output folder, and all that is in it, once the new one is complete");
+  add_count(*command, "--workers", options.workers, kMostThreads, kWorkersHelp);
+  add_overwrite(*command, options.overwrite);
   command->add_flag("--json", arguments->json, "print the summary as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress");
   commands.push_back({command, [arguments] { return run_synth(*arguments); }});

@@ -189,10 +189,7 @@ void add_verify(CLI::App& app, std::vector<Command>& commands) {
                    "also write the report: one page with plots, or JSON (of a TensorRT-LLM checkpoint JSON only)")
       ->type_name("FILE.html|FILE.json")
       ->check(report_file());
-  command->add_option("--threads", options.threads, "threads (default: one per core, at most 8)")
-      ->check(whole_number())
-      ->check(CLI::Range(1, 256).description(""))
-      ->type_name("N");
+  add_count(*command, "--threads", options.threads, kMostThreads, kThreadsHelp);
   command->add_flag("--json", arguments->json, "print the report as JSON");
   command->add_flag("--quiet", arguments->quiet, "no progress and no forecast");
   command->final_callback([arguments, ids] {

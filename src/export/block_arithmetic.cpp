@@ -1,41 +1,15 @@
-// Attention, activation and routing by their definitions; products come from the caller.
+// Attention by its definition, activation and routing as the reference has them; products come from the caller.
 #include "export/block_arithmetic.h"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <span>
 
 #include "runtime/activations.h"
 #include "runtime/matmul.h"
+#include "runtime/reference_experts.h"
 
 namespace transload {
-namespace {
-
-// Sparse mixer: twice the expert with the largest logit, weighted by its softmax among those not far below it.
-std::vector<ExpertChoice> choose(std::span<const float> logits, double jitter) {
-  std::vector<ExpertChoice> chosen;
-  for (int round = 0; round < 2 && chosen.size() < logits.size(); ++round) {
-    const auto taken = [&](uint64_t e) { return !chosen.empty() && chosen.front().expert == e; };
-    float largest = -std::numeric_limits<float>::infinity();
-    ExpertChoice best;
-    for (uint64_t e = 0; e < logits.size(); ++e) {
-      if (taken(e) || !(logits[e] > largest)) continue;
-      largest = logits[e];
-      best.expert = e;
-    }
-    float sum = 0;
-    for (uint64_t e = 0; e < logits.size(); ++e) {
-      const double room = 2 * jitter * std::max(std::abs(logits[e]), largest);
-      if (!taken(e) && largest - logits[e] <= room) sum += std::exp(logits[e] - largest);
-    }
-    best.weight = 1 / sum;
-    chosen.push_back(best);
-  }
-  return chosen;
-}
-
-}  // namespace
 
 // A hash of the index (splitmix64).
 Values pseudo_random_rows(uint64_t width, uint64_t seed) {
@@ -83,13 +57,9 @@ Values attend(const Values& q, const Values& k, const Values& v, uint64_t heads,
   return out;
 }
 
-void combine(Values& gate, Values& up, const BlockRules& rules) {
-  if (rules.limit) {
-    for (float& value : gate) value = std::min(value, *rules.limit);
-    for (float& value : up) value = std::clamp(value, -*rules.limit, *rules.limit);
-  }
-  activate(rules.activation, gate.data(), gate.size());
-  for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] + rules.up_offset;
+void combine(const Mlp& mlp, Values& gate, Values& up) {
+  activate_gate(mlp, gate.data(), gate.size());
+  multiply_by_up(mlp, up.data(), gate.data(), gate.size());
 }
 
 void add_weighted_rows(Values& sum, const Values& values, const std::vector<float>& row_weights) {
@@ -97,25 +67,20 @@ void add_weighted_rows(Values& sum, const Values& values, const std::vector<floa
   for (uint64_t r = 0; r < kBlockRows; ++r) add_scaled(sum.data() + r * width, values.data() + r * width, row_weights[r], width);
 }
 
-std::vector<float> weights_of(uint64_t expert, const std::vector<std::vector<ExpertChoice>>& choices) {
-  std::vector<float> weights(kBlockRows);
-  bool any = false;
+Values route(const Values& logits, double jitter) {
+  const uint64_t experts = logits.size() / kBlockRows;
+  Values routing(logits.size());
   for (uint64_t r = 0; r < kBlockRows; ++r) {
-    for (const ExpertChoice& choice : choices[r]) {
-      if (choice.expert != expert) continue;
-      weights[r] = choice.weight;
-      any = true;
-    }
+    sparse_mixer(std::span(logits).subspan(r * experts, experts), jitter, routing.data() + r * experts);
   }
-  if (!any) weights.clear();
-  return weights;
+  return routing;
 }
 
-std::vector<std::vector<ExpertChoice>> choose_experts(const Values& logits, double jitter) {
-  const uint64_t experts = logits.size() / kBlockRows;
-  std::vector<std::vector<ExpertChoice>> choices;
-  for (uint64_t r = 0; r < kBlockRows; ++r) choices.push_back(choose(std::span(logits).subspan(r * experts, experts), jitter));
-  return choices;
+std::vector<float> weights_of(uint64_t expert, const Values& routing) {
+  std::vector<float> weights = columns(routing, routing.size() / kBlockRows, expert, expert + 1);
+  const bool any = std::any_of(weights.begin(), weights.end(), [](float weight) { return weight != 0; });
+  if (!any) weights.clear();
+  return weights;
 }
 
 }  // namespace transload

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "transload/decoder_model.h"
@@ -21,23 +20,13 @@ Values columns(const Values& rows, uint64_t width, uint64_t begin, uint64_t end)
 // softmax(q k^T / sqrt(head)) v over the rows up to one's own; each key/value head serves heads / kv_heads queries.
 Values attend(const Values& q, const Values& k, const Values& v, uint64_t heads, uint64_t kv_heads, uint64_t head);
 
-struct BlockRules {
-  Activation activation = Activation::silu;
-  std::optional<float> limit;
-  float up_offset = 0;
-  double jitter = 0;
-};
 // act(min(gate, limit)) * (clamp(up, -limit, limit) + offset), in place of `gate`.
-void combine(Values& gate, Values& up, const BlockRules& rules);
+void combine(const Mlp& mlp, Values& gate, Values& up);
 
-struct ExpertChoice {
-  uint64_t expert = 0;
-  float weight = 0;
-};
-// For each row, ExpertRouting::sparse_mixer over its logits.
-std::vector<std::vector<ExpertChoice>> choose_experts(const Values& logits, double jitter);
+// For each row the weight of every expert, [kBlockRows, experts], by ExpertRouting::sparse_mixer; at least two experts.
+Values route(const Values& logits, double jitter);
 // For each row, the weight of `expert`; empty when no row chose it.
-std::vector<float> weights_of(uint64_t expert, const std::vector<std::vector<ExpertChoice>>& choices);
+std::vector<float> weights_of(uint64_t expert, const Values& routing);
 void add_weighted_rows(Values& sum, const Values& values, const std::vector<float>& row_weights);
 
 }  // namespace transload

@@ -70,10 +70,7 @@ ExportSummary export_onnx(const Checkpoint& checkpoint, const std::filesystem::p
 
   OutputDirectory output(destination, options.overwrite);
   const auto start = std::chrono::steady_clock::now();
-  ExecuteOptions execute_options;
-  execute_options.workers = options.workers;
-  execute_options.progress = options.progress;
-  const std::vector<TensorResult> results = execute(bundle.plan, output, execute_options);
+  const std::vector<TensorResult> results = execute(bundle.plan, output, {options.workers, options.progress, {}});
   for (TensorWarning& warning : numeric_warnings(bundle.plan, results)) summary.numeric_warnings.push_back(std::move(warning));
   if (options.strict) refuse_numeric_faults(summary.numeric_warnings);
   output.write_file(kManifestFile, manifest(checkpoint, options, bundle.plan, results));

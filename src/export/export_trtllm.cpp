@@ -95,7 +95,6 @@ std::vector<TrtllmRank> plan_ranks(const DecoderModel& model, const TrtllmArchit
 // Counts what is read and written, which ranks that are kept are not.
 void count_work(const Checkpoint& checkpoint, bool has_config, Conversion& conversion) {
   ExportTrtllmSummary& summary = conversion.summary;
-  summary.tensor_count = summary.parameter_count = summary.source_bytes = 0;
   summary.total_bytes = has_config ? 0 : conversion.config.size;
   std::set<std::string> names;
   for (size_t i = 0; i < conversion.ranks.size(); ++i) {
@@ -152,17 +151,9 @@ Conversion plan_conversion(const Checkpoint& checkpoint, const ExportTrtllmOptio
     summary.warnings.push_back(std::move(warning));
   }
   summary.ranks = rank_summaries(conversion.ranks, options.trtllm.mapping, static_cast<uint32_t>(model.layers.size()));
-  count_work(checkpoint, false, conversion);
   const uint32_t workers = options.workers == 0 ? default_workers() : options.workers;
   summary.worker_memory_bytes = workers * worker_buffer_bytes();
   return conversion;
-}
-
-ExecuteOptions execute_options(const ExportTrtllmOptions& options, Progress progress) {
-  ExecuteOptions out;
-  out.workers = options.workers;
-  out.progress = std::move(progress);
-  return out;
 }
 
 // Without any noise the ratio is infinite, also of nothing but zeros.
@@ -187,7 +178,7 @@ void write_whole(const fs::path& destination, const ExportTrtllmOptions& options
   const auto start = std::chrono::steady_clock::now();
   Plan plan{{conversion.config}};
   for (const TrtllmRank& rank : conversion.ranks) plan.files.push_back(rank.file);
-  const std::vector<TensorResult> results = execute(plan, output, execute_options(options, options.progress));
+  const std::vector<TensorResult> results = execute(plan, output, {options.workers, options.progress, {}});
   auto next = results.begin();
   std::vector<std::string> manifests;
   for (size_t i = 0; i < conversion.ranks.size(); ++i) {
@@ -262,7 +253,7 @@ void write_rank(const fs::path& folder, const TrtllmRank& rank, const ExportTrtl
                 Conversion& conversion) {
   const auto start = std::chrono::steady_clock::now();
   OutputDirectory output = OutputDirectory::inside(folder);
-  const std::vector<TensorResult> results = execute(Plan{{rank.file}}, output, execute_options(options, progress));
+  const std::vector<TensorResult> results = execute(Plan{{rank.file}}, output, {options.workers, progress, {}});
   ExportTrtllmSummary found;
   collect(rank, results, found);
   if (options.strict) refuse_numeric_faults(found.numeric_warnings);
@@ -293,13 +284,11 @@ void find_kept_ranks(const fs::path& folder, const ExportTrtllmOptions& options,
   }
 }
 
-// Refuses a folder of another conversion; finds out what is left to do there.
-void look_into(const fs::path& folder, const Checkpoint& checkpoint, const ExportTrtllmOptions& options, Conversion& conversion) {
+// Refuses a folder of another conversion; finds out which ranks are left to do there.
+void look_into(const fs::path& folder, const ExportTrtllmOptions& options, Conversion& conversion) {
   require_config(folder, conversion.config, false);
   refuse_foreign_ranks(folder, options.trtllm.mapping.world(), conversion.ranks, conversion.manifests);
   if (options.resume) find_kept_ranks(folder, options, conversion);
-  std::error_code ignored;
-  count_work(checkpoint, fs::exists(folder / conversion.config.name, ignored), conversion);
 }
 
 void write_ranks(const fs::path& folder, const ExportTrtllmOptions& options, Conversion& conversion) {
@@ -307,7 +296,7 @@ void write_ranks(const fs::path& folder, const ExportTrtllmOptions& options, Con
   uint64_t total = 0;
   uint64_t done = 0;
   for (size_t i = 0; i < conversion.ranks.size(); ++i) {
-    if (!conversion.summary.ranks[i].kept) total += Plan{{conversion.ranks[i].file}}.tensor_bytes();
+    if (!conversion.summary.ranks[i].kept) total += conversion.ranks[i].file.tensor_bytes();
   }
   require_config(folder, conversion.config, true);
   for (size_t i = 0; i < conversion.ranks.size(); ++i) {
@@ -316,7 +305,7 @@ void write_ranks(const fs::path& folder, const ExportTrtllmOptions& options, Con
     Progress progress;
     if (options.progress) progress = [&](uint64_t of_rank, uint64_t) { options.progress(done + of_rank, total); };
     write_rank(folder, rank, options, progress, conversion);
-    done += Plan{{rank.file}}.tensor_bytes();
+    done += rank.file.tensor_bytes();
   }
 }
 
@@ -360,7 +349,9 @@ ExportTrtllmSummary export_trtllm(const Checkpoint& checkpoint, const fs::path& 
     conversion.summary.explanation = explain_plan(plan);
   }
   const bool by_ranks = options.resume || !options.ranks.empty();
-  if (by_ranks) look_into(destination, checkpoint, options, conversion);
+  if (by_ranks) look_into(destination, options, conversion);
+  std::error_code ignored;
+  count_work(checkpoint, by_ranks && fs::exists(destination / conversion.config.name, ignored), conversion);
   if (options.dry_run) return std::move(conversion.summary);
   if (by_ranks) {
     write_ranks(destination, options, conversion);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "export/destination.h"
@@ -21,6 +22,9 @@ namespace transload {
 ImportTrtllmSummary import_trtllm(const std::filesystem::path& source, const std::filesystem::path& destination,
                                   const ImportTrtllmOptions& options) {
   refuse_destination_over(destination, {source});
+  if (const std::optional<std::string> difference = differing_manifests(source)) {
+    throw Error(ErrorCode::config_invalid, *difference, {source.string(), {}, {}});
+  }
   const TrtllmFolder folder = open_trtllm_folder(source, options.layout);
   const TrtllmCheckpoint& checkpoint = folder.checkpoint;
   ImportTrtllmSummary summary;
@@ -40,18 +44,13 @@ ImportTrtllmSummary import_trtllm(const std::filesystem::path& source, const std
     tensors.push_back({std::move(tensor.name), std::move(tensor.recipe)});
   }
   summary.tensor_count = tensors.size();
-  Plan plan{plan_shards(tensors, options.shards)};
-  summary.shards = count_shards(plan.files);
-  plan.files.push_back(planned_text("config.json", write_json(config) + "\n"));
-  check_plan(plan);
+  const auto [plan, shards] = plan_checkpoint(tensors, options.shards, write_json(config) + "\n");
+  summary.shards = shards;
   summary.total_bytes = plan.total_bytes();
   if (options.dry_run) return summary;
 
   OutputDirectory output(destination, options.overwrite);
-  ExecuteOptions execute_options;
-  execute_options.workers = options.workers;
-  execute_options.progress = options.progress;
-  execute(plan, output, execute_options);
+  execute(plan, output, {options.workers, options.progress, {}});
   output.commit();
   return summary;
 }

@@ -43,12 +43,14 @@ PlannedFile plan_shard(const std::vector<ShardTensor>& tensors, std::string name
 
 }  // namespace
 
-std::vector<PlannedFile> plan_shards(const std::vector<ShardTensor>& tensors, uint32_t shards) {
+PlannedCheckpoint plan_checkpoint(const std::vector<ShardTensor>& tensors, uint32_t shards, std::string config) {
   uint64_t total = 0;
   for (const ShardTensor& tensor : tensors) total += tensor.recipe.bytes();
   const auto wanted = shards != 0 ? shards : static_cast<uint32_t>((total + kShardBytes - 1) / kShardBytes);
   const auto parts = split_shards(tensors, total, std::max(1U, wanted));
-  std::vector<PlannedFile> files;
+  PlannedCheckpoint checkpoint;
+  checkpoint.shards = static_cast<uint32_t>(parts.size());
+  std::vector<PlannedFile>& files = checkpoint.plan.files;
   Json weight_map{Json::Object{}};
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string name = parts.size() == 1 ? std::string("model.safetensors")
@@ -62,12 +64,9 @@ std::vector<PlannedFile> plan_shards(const std::vector<ShardTensor>& tensors, ui
         write_json(Json::Object{{"metadata", Json::Object{{"total_size", total}}}, {"weight_map", std::move(weight_map)}}) +
             "\n"));
   }
-  return files;
-}
-
-uint32_t count_shards(const std::vector<PlannedFile>& files) {
-  return static_cast<uint32_t>(
-      std::count_if(files.begin(), files.end(), [](const PlannedFile& file) { return !file.tensors.empty(); }));
+  files.push_back(planned_text("config.json", std::move(config)));
+  check_plan(checkpoint.plan);
+  return checkpoint;
 }
 
 }  // namespace transload

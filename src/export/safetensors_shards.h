@@ -14,9 +14,12 @@ struct ShardTensor {
   Recipe recipe;
 };
 
-// At most `shards` files of about equal size, tensors in the order given; 0: one per 4 GB or so.
-std::vector<PlannedFile> plan_shards(const std::vector<ShardTensor>& tensors, uint32_t shards);
-// How many of these files hold tensors.
-uint32_t count_shards(const std::vector<PlannedFile>& files);
+struct PlannedCheckpoint {
+  Plan plan;  // checked
+  uint32_t shards = 0;
+};
+// At most `shards` files of about equal size, tensors in the order given, 0: one per 4 GB or so; the index of several; and
+// `config` as config.json.
+PlannedCheckpoint plan_checkpoint(const std::vector<ShardTensor>& tensors, uint32_t shards, std::string config);
 
 }  // namespace transload

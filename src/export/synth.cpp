@@ -60,20 +60,15 @@ SynthSummary synthesize(const std::filesystem::path& config, const std::filesyst
     summary.parameter_count += element_count(tensor.shape);
   }
   summary.tensor_count = tensors.size();
-  Plan plan{plan_shards(random_tensors, options.shards)};
-  summary.shards = count_shards(plan.files);
-  plan.files.push_back(planned_text("config.json", config_text));
-  check_plan(plan);
+  const auto [plan, shards] = plan_checkpoint(random_tensors, options.shards, config_text);
+  summary.shards = shards;
   summary.total_bytes = plan.total_bytes();
 
   OutputDirectory output(destination, options.overwrite);
   if (options.sparse) {
     write_sparse(plan, output);
   } else {
-    ExecuteOptions execute_options;
-    execute_options.workers = options.workers;
-    execute_options.progress = options.progress;
-    execute(plan, output, execute_options);
+    execute(plan, output, {options.workers, options.progress, {}});
   }
   output.commit();
   return summary;

@@ -9,7 +9,7 @@
 #include "export/trtllm_rank.h"
 #include "io/file.h"
 #include "io/json_fields.h"
-#include "targets/trtllm/rank_tensors.h"
+#include "targets/trtllm/rank_names.h"
 #include "transload/error.h"
 
 namespace transload {
@@ -86,9 +86,6 @@ std::optional<std::string> differing_manifests(const std::filesystem::path& fold
 TrtllmFolder open_trtllm_folder(const std::filesystem::path& folder, std::optional<QuantLayout> layout) {
   TrtllmFolder opened;
   opened.checkpoint = open_trtllm(folder, layout.value_or(QuantLayout::plain), opened.warnings);
-  if (const std::optional<std::string> difference = differing_manifests(folder)) {
-    throw Error(ErrorCode::config_invalid, *difference, {folder.string(), {}, {}});
-  }
   if (!opened.checkpoint.options.has_baked_weights()) {
     if (layout) opened.warnings.emplace_back("the weights are not quantised: the layout that was named is not used");
     return opened;

@@ -19,8 +19,8 @@ struct TrtllmFolder {
 // are missing say nothing. Throws bad_json, config_missing and config_invalid for a manifest that is malformed.
 std::optional<std::string> differing_manifests(const std::filesystem::path& folder);
 
-// Throws what open_trtllm throws; config_invalid for manifests that differ; usage for baked weights of a layout that nobody
-// names, or that a manifest contradicts.
+// Takes the layout from the first manifest: call differing_manifests before. Throws what open_trtllm throws, and usage for baked
+// weights of a layout that nobody names, or that a manifest contradicts.
 TrtllmFolder open_trtllm_folder(const std::filesystem::path& folder, std::optional<QuantLayout> layout);
 
 // "none", "int8 deferred", "int4 baked sm80".

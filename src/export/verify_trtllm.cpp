@@ -22,6 +22,7 @@
 #include "io/file.h"
 #include "targets/trtllm/config_text.h"
 #include "targets/trtllm/hf_tensors.h"
+#include "targets/trtllm/rank_names.h"
 #include "targets/trtllm/rank_tensors.h"
 #include "targets/trtllm/trtllm_config.h"
 #include "transload/checkpoint.h"
@@ -208,8 +209,7 @@ class TrtllmVerification {
   }
 
   QuantComparison quantised_pair(const RankTensor& tensor, const TensorInfo& stored, uint32_t rank) const {
-    const std::string scales =
-        tensor.name.substr(0, tensor.name.size() - std::string_view("weight").size()) + "per_channel_scale";
+    const std::string scales = tensor.name.substr(0, tensor.name.size() - std::string_view(".weight").size()) + kScalesSuffix;
     WeightQuant quant = folder_.options.weight_quant();
     // Kernels for experts take the sm80 layout on every GPU.
     if (stored.shape.size() == 3 && quant.layout == QuantLayout::sm90) quant.layout = QuantLayout::sm80;
@@ -241,7 +241,7 @@ class TrtllmVerification {
 
   static bool is_quantised(const Recipe& recipe) {
     const std::vector<std::string> names = source_tensor_names(recipe);
-    return std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.ends_with(".per_channel_scale"); });
+    return std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.ends_with(kScalesSuffix); });
   }
 
   void blocks(const DecoderModel& model) {

@@ -13,6 +13,7 @@
 #include "runtime/matmul.h"
 #include "runtime/weight_matrix.h"
 #include "targets/trtllm/hf_tensors.h"
+#include "targets/trtllm/rank_names.h"
 
 namespace transload {
 namespace {
@@ -43,16 +44,14 @@ class Products {
   WeightStore store_;
 };
 
-BlockRules rules_of(const Layer& layer) {
-  const Mlp& mlp = layer.experts ? layer.experts->experts.front() : layer.mlp;
-  return {mlp.activation, mlp.limit, mlp.up_offset, layer.experts ? layer.experts->jitter : 0};
-}
+// What a layer computes between its products: the same on either side, and of the model, since joined ranks do not tell.
+const Mlp& mlp_of(const Layer& layer) { return layer.experts ? layer.experts->experts.front() : layer.mlp; }
 
 // The runtime's side: every rank of a stage, results summed.
 class SplitBlocks {
  public:
-  SplitBlocks(const TrtllmCheckpoint& checkpoint, const BlockRules& rules, WorkerPool& pool)
-      : checkpoint_(checkpoint), d_(checkpoint.dimensions), mapping_(checkpoint.options.mapping), rules_(rules), pool_(pool) {}
+  SplitBlocks(const TrtllmCheckpoint& checkpoint, const Layer& kind, WorkerPool& pool)
+      : checkpoint_(checkpoint), d_(checkpoint.dimensions), mapping_(checkpoint.options.mapping), kind_(kind), pool_(pool) {}
 
   // Finds the stage and the local number of a layer: early stages have one more where they do not divide.
   void go_to(uint32_t layer) {
@@ -99,9 +98,9 @@ class SplitBlocks {
     Values sum(kBlockRows * d_.hidden);
     const uint32_t own = d_.experts / mapping_.expert;
     for (uint32_t rank = 0; rank < mapping_.tensor; ++rank) {
-      const auto choices = choose_experts(Products(pool_).times(x, maybe(rank, "mlp.router.weight")), rules_.jitter);
+      const Values routing = route(Products(pool_).times(x, maybe(rank, "mlp.router.weight")), kind_.experts->jitter);
       for (uint32_t local = 0; local < own; ++local) {
-        const std::vector<float> row_weights = weights_of(rank % mapping_.expert * own + local, choices);
+        const std::vector<float> row_weights = weights_of(rank % mapping_.expert * own + local, routing);
         if (row_weights.empty()) continue;
         Products products(pool_);
         const Values inner = activated(products.times(x, expert(rank, "mlp.fc", local)));
@@ -129,7 +128,7 @@ class SplitBlocks {
   Recipe weight(uint32_t rank, const std::string& name) const {
     const TensorInfo& tensor = checkpoint_.tensor(first_rank_ + rank, prefix_ + name + ".weight");
     if (!checkpoint_.options.has_baked_weights()) return source(tensor);
-    return dequantize(tensor, checkpoint_.tensor(first_rank_ + rank, prefix_ + name + ".per_channel_scale"),
+    return dequantize(tensor, checkpoint_.tensor(first_rank_ + rank, prefix_ + name + kScalesSuffix),
                       checkpoint_.options.weight_quant());
   }
 
@@ -149,14 +148,14 @@ class SplitBlocks {
     } else {
       for (size_t i = 0; i < fc.size(); ++i) (i % 2 == 0 ? gate : up).push_back(fc[i]);
     }
-    combine(gate, up, rules_);
+    combine(mlp_of(kind_), gate, up);
     return gate;
   }
 
   const TrtllmCheckpoint& checkpoint_;
   const TrtllmDimensions& d_;
   const TrtllmMapping& mapping_;
-  BlockRules rules_;
+  const Layer& kind_;
   WorkerPool& pool_;
   uint32_t first_rank_ = 0;
   std::string prefix_;
@@ -165,8 +164,8 @@ class SplitBlocks {
 // The model's side. Weights are cast as the rank files have them, or come as f32 where those were quantised.
 class WholeBlocks {
  public:
-  WholeBlocks(const DecoderModel& model, const BlockRules& rules, DType dtype, WorkerPool& pool)
-      : model_(model), rules_(rules), dtype_(dtype), pool_(pool) {}
+  WholeBlocks(const DecoderModel& model, const Layer& kind, DType dtype, WorkerPool& pool)
+      : model_(model), kind_(kind), dtype_(dtype), pool_(pool) {}
 
   Values attention(const Values& x, uint32_t layer) const {
     const Attention& a = model_.layers[layer].attention;
@@ -178,10 +177,10 @@ class WholeBlocks {
   Values mlp(const Values& x, uint32_t layer) const { return feed_forward(x, model_.layers[layer].mlp); }
   Values experts(const Values& x, uint32_t layer) const {
     const Experts& experts = *model_.layers[layer].experts;
-    const auto choices = choose_experts(Products(pool_).times(x, cast(experts.router.weight, DType::f32)), rules_.jitter);
+    const Values routing = route(Products(pool_).times(x, cast(experts.router.weight, DType::f32)), kind_.experts->jitter);
     Values sum(kBlockRows * model_.hidden_size);
     for (size_t e = 0; e < experts.experts.size(); ++e) {
-      const std::vector<float> row_weights = weights_of(e, choices);
+      const std::vector<float> row_weights = weights_of(e, routing);
       if (!row_weights.empty()) add_weighted_rows(sum, feed_forward(x, experts.experts[e]), row_weights);
     }
     return sum;
@@ -202,12 +201,12 @@ class WholeBlocks {
     Products products(pool_);
     Values gate = linear(products, x, mlp.gate);
     Values up = linear(products, x, mlp.up);
-    combine(gate, up, rules_);
+    combine(mlp_of(kind_), gate, up);
     return linear(products, gate, mlp.down);
   }
 
   const DecoderModel& model_;
-  BlockRules rules_;
+  const Layer& kind_;
   DType dtype_;
   WorkerPool& pool_;
 };
@@ -251,12 +250,11 @@ class BlockRun {
   BlockRun(const TrtllmCheckpoint& checkpoint, const DecoderModel& model, WorkerPool& pool)
       : checkpoint_(checkpoint),
         model_(model),
-        rules_(rules_of(model.layers.front())),
-        split_(checkpoint, rules_, pool),
-        whole_(model, rules_, *checkpoint.options.dtype, pool) {
+        split_(checkpoint, model.layers.front(), pool),
+        whole_(model, model.layers.front(), *checkpoint.options.dtype, pool) {
     if (!checkpoint.options.has_baked_weights()) return;
     joined_ = join_ranks(checkpoint);
-    rounded_.emplace(*joined_, rules_, DType::f32, pool);
+    rounded_.emplace(*joined_, model.layers.front(), DType::f32, pool);
   }
 
   std::vector<TrtllmBlockResult> run() {
@@ -319,7 +317,6 @@ class BlockRun {
 
   const TrtllmCheckpoint& checkpoint_;
   const DecoderModel& model_;
-  BlockRules rules_;
   SplitBlocks split_;
   WholeBlocks whole_;
   std::optional<DecoderModel> joined_;  // of baked weights

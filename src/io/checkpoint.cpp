@@ -172,13 +172,16 @@ Json read_config(const fs::path& path) {
   return config;
 }
 
-// "rank0.safetensors" and config.json beside it with an "architecture", which no Hugging Face config has.
-bool is_trtllm_rank(const fs::path& folder, std::string_view name) {
+bool is_rank_name(std::string_view name) {
   constexpr std::string_view kPrefix = "rank";
   constexpr std::string_view kSuffix = ".safetensors";
   if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) || name.size() <= kPrefix.size() + kSuffix.size()) return false;
   name = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
-  if (name.find_first_not_of("0123456789") != std::string_view::npos) return false;
+  return name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// A config.json with an "architecture", which no Hugging Face config has.
+bool has_trtllm_config(const fs::path& folder) {
   try {
     const Json config = parse_json(read_text_file(folder / kConfigName), std::string(kConfigName));
     return config.find("architecture") != nullptr && config.find("model_type") == nullptr;
@@ -189,9 +192,8 @@ bool is_trtllm_rank(const fs::path& folder, std::string_view name) {
 
 // Its rank files hold the same names; without this they would be read as shards.
 void refuse_trtllm(const fs::path& path, const fs::path& folder, const std::vector<std::string>& names) {
-  const auto rank =
-      std::find_if(names.begin(), names.end(), [&](const std::string& name) { return is_trtllm_rank(folder, name); });
-  if (rank == names.end()) return;
+  const auto rank = std::find_if(names.begin(), names.end(), [](const std::string& name) { return is_rank_name(name); });
+  if (rank == names.end() || !has_trtllm_config(folder)) return;
   throw Error(
       ErrorCode::file_missing,
       fmt::format("a TensorRT-LLM checkpoint: got '{}', expected a Hugging Face checkpoint or a GGUF file (use 'transload "

@@ -1,6 +1,7 @@
 // Activation functions, each by its definition.
 #include "runtime/activations.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace transload {
@@ -43,6 +44,20 @@ void activate(GateActivation activation, float* values, uint64_t count) {
     case GateActivation::silu:
       return apply<silu>(values, count);
   }
+}
+
+void activate_gate(const Mlp& mlp, float* gate, uint64_t count) {
+  if (mlp.limit) {
+    for (uint64_t i = 0; i < count; ++i) gate[i] = std::min(gate[i], *mlp.limit);
+  }
+  activate(mlp.activation, gate, count);
+}
+
+void multiply_by_up(const Mlp& mlp, float* up, float* gate, uint64_t count) {
+  if (mlp.limit) {
+    for (uint64_t i = 0; i < count; ++i) up[i] = std::clamp(up[i], -*mlp.limit, *mlp.limit);
+  }
+  for (uint64_t i = 0; i < count; ++i) gate[i] *= up[i] + mlp.up_offset;
 }
 
 }  // namespace transload

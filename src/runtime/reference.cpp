@@ -184,24 +184,12 @@ struct Reference::State {
     show(index, "attn_o", multiply(layer.o, heads, branch), model.hidden_size);
   }
 
-  // act(min(gate, limit)), in place
-  void activate_gate(const Mlp& mlp) {
-    for_elements(gate.size(), [&](uint64_t begin, uint64_t end) {
-      if (mlp.limit) {
-        for (uint64_t i = begin; i < end; ++i) gate[i] = std::min(gate[i], *mlp.limit);
-      }
-      activate(mlp.activation, gate.data() + begin, end - begin);
-    });
+  void activate_gates(const Mlp& mlp) {
+    for_elements(gate.size(), [&](uint64_t begin, uint64_t end) { activate_gate(mlp, gate.data() + begin, end - begin); });
   }
-
-  // gate *= clamp(up, -limit, limit) + up_offset
-  void multiply_by_up(const Mlp& mlp) {
-    for_elements(gate.size(), [&](uint64_t begin, uint64_t end) {
-      if (mlp.limit) {
-        for (uint64_t i = begin; i < end; ++i) up[i] = std::clamp(up[i], -*mlp.limit, *mlp.limit);
-      }
-      for (uint64_t i = begin; i < end; ++i) gate[i] *= up[i] + mlp.up_offset;
-    });
+  void multiply_by_ups(const Mlp& mlp) {
+    for_elements(gate.size(),
+                 [&](uint64_t begin, uint64_t end) { multiply_by_up(mlp, up.data() + begin, gate.data() + begin, end - begin); });
   }
 
   // normed -> branch
@@ -210,10 +198,10 @@ struct Reference::State {
     const MlpWeights& layer = weights.layers[index].mlp;
     const uint64_t width = layer.gate.weight.rows;
     show(index, "mlp_gate", multiply(layer.gate, normed, gate), width);
-    activate_gate(mlp);
+    activate_gates(mlp);
     show(index, "mlp_act", gate.data(), width);
     show(index, "mlp_up", multiply(layer.up, normed, up), width);
-    multiply_by_up(mlp);
+    multiply_by_ups(mlp);
     show(index, "mlp_product", gate.data(), width);
     show(index, "mlp_down", multiply(layer.down, gate, branch), model.hidden_size);
   }
@@ -245,9 +233,9 @@ struct Reference::State {
     }
     if (expert_in.empty()) return;
     multiply(expert.gate, expert_in, gate);
-    activate_gate(mlp);
+    activate_gates(mlp);
     multiply(expert.up, expert_in, up);
-    multiply_by_up(mlp);
+    multiply_by_ups(mlp);
     const float* out = multiply(expert.down, gate, expert_out);
     for (uint64_t row = 0; row < rows; ++row) {
       const float weight = routing[row * count + index];

@@ -143,10 +143,14 @@ uint64_t Plan::total_bytes() const {
 
 uint64_t Plan::tensor_bytes() const {
   uint64_t total = 0;
-  for (const PlannedFile& file : files) {
-    for (const PlannedTensor& tensor : file.tensors) {
-      total = checked_add(total, checked_add(tensor.recipe.bytes(), scales_bytes(tensor), "size of a plan"), "size of a plan");
-    }
+  for (const PlannedFile& file : files) total = checked_add(total, file.tensor_bytes(), "size of a plan");
+  return total;
+}
+
+uint64_t PlannedFile::tensor_bytes() const {
+  uint64_t total = 0;
+  for (const PlannedTensor& tensor : tensors) {
+    total = checked_add(total, checked_add(tensor.recipe.bytes(), scales_bytes(tensor), "size of a plan"), "size of a plan");
   }
   return total;
 }

@@ -34,12 +34,13 @@ struct PlannedFile {
   uint64_t size = 0;
   std::vector<PlannedBytes> bytes;
   std::vector<PlannedTensor> tensors;
+  uint64_t tensor_bytes() const;  // of its tensors and their scales
 };
 
 struct Plan {
   std::vector<PlannedFile> files;
   uint64_t total_bytes() const;   // of all files
-  uint64_t tensor_bytes() const;  // of all planned tensors and scales: what progress counts
+  uint64_t tensor_bytes() const;  // of all files: what progress counts
 };
 
 // Planned tensors of a file and their scales: how many results execute() gives for it.

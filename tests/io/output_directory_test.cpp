@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "error_matchers.h"
+#include "io/many_runs.h"
 #include "io/scratch_folder.h"
 
 namespace transload {
@@ -305,25 +306,9 @@ TEST(OutputDirectory, NamesAFolderItMayNotWriteTo) {
 // Two runs that start at the same moments must not remove each other's staging folders.
 TEST(OutputDirectory, SurvivesManyRunsAtOnce) {
   const ScratchFolder folder;
-  std::vector<pid_t> children;
-  for (int i = 0; i < 6; ++i) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      try {
-        for (int turn = 0; turn < 40; ++turn) write_bundle(folder.path() / "out", "1", true);
-      } catch (const std::exception& error) {
-        fprintf(stderr, "%s\n", error.what());
-        ::_exit(1);
-      }
-      ::_exit(0);
-    }
-    children.push_back(child);
-  }
-  for (const pid_t child : children) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    EXPECT_EQ(status, 0);
-  }
+  run_at_once([&](int) {
+    for (int turn = 0; turn < 40; ++turn) write_bundle(folder.path() / "out", "1", true);
+  });
   EXPECT_THAT(folder.names(), ElementsAre("out"));
   EXPECT_EQ(read_text_file(folder.path() / "out" / "a.json"), "1");
 }

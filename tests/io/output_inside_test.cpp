@@ -10,6 +10,7 @@
 
 #include "error_matchers.h"
 #include "io/file.h"
+#include "io/many_runs.h"
 #include "io/output_directory.h"
 #include "io/scratch_folder.h"
 
@@ -133,28 +134,12 @@ TEST(OutputInside, IsCleanedUpByTheNextRunAfterAKill) {
 TEST(OutputInside, SurvivesManyRunsAtOnce) {
   const ScratchFolder folder;
   const fs::path out = folder.path() / "out";
-  std::vector<pid_t> children;
-  for (int i = 0; i < 6; ++i) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      try {
-        for (int turn = 0; turn < 20; ++turn) {
-          join(out, "config", std::to_string(i), Existing::kept);
-          join(out, fmt::format("rank{}-{}", i, turn), "1");
-        }
-      } catch (const std::exception& error) {
-        fprintf(stderr, "%s\n", error.what());
-        ::_exit(1);
-      }
-      ::_exit(0);
+  run_at_once([&](int i) {
+    for (int turn = 0; turn < 20; ++turn) {
+      join(out, "config", std::to_string(i), Existing::kept);
+      join(out, fmt::format("rank{}-{}", i, turn), "1");
     }
-    children.push_back(child);
-  }
-  for (const pid_t child : children) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    EXPECT_EQ(status, 0);
-  }
+  });
   EXPECT_EQ(std::distance(fs::directory_iterator(out), fs::directory_iterator()), 6 * 20 + 1);
   EXPECT_EQ(read_text_file(out / "config").size(), 1U);
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "targets/trtllm/rank_names.h"
 #include "transload/error.h"
 
 namespace transload {
@@ -60,7 +61,7 @@ class RankJoiner {
   Recipe weight(uint32_t tensor_rank, const std::string& name) const {
     if (!checkpoint_.options.has_baked_weights()) return leaf(tensor_rank, name + ".weight");
     const TensorInfo& tensor = checkpoint_.tensor(first_rank_ + tensor_rank, name + ".weight");
-    const TensorInfo& scales = checkpoint_.tensor(first_rank_ + tensor_rank, name + ".per_channel_scale");
+    const TensorInfo& scales = checkpoint_.tensor(first_rank_ + tensor_rank, name + kScalesSuffix);
     try {
       return dequantize(tensor, scales, checkpoint_.options.weight_quant());
     } catch (Error& error) {

@@ -12,6 +12,7 @@
 
 #include "io/safetensors.h"
 #include "targets/trtllm/mapping.h"
+#include "targets/trtllm/rank_names.h"
 #include "transload/error.h"
 
 namespace transload {
@@ -83,8 +84,7 @@ class RankBuilder {
     Shape scales = weight.shape();
     scales.pop_back();
     try {
-      tensors_.push_back(
-          {name + ".weight", quantize(weight, options_.weight_quant()), name + ".per_channel_scale", std::move(scales)});
+      tensors_.push_back({name + ".weight", quantize(weight, options_.weight_quant()), name + kScalesSuffix, std::move(scales)});
     } catch (Error& error) {
       throw error.at({{}, name + ".weight", {}});
     }
@@ -198,8 +198,6 @@ std::vector<RankTensor> rank_tensors(const DecoderModel& model, const TrtllmArch
                                      const TrtllmOptions& options, DType dtype, uint32_t rank) {
   return RankBuilder(model, architecture, options, dtype, rank).build();
 }
-
-std::string rank_file_name(uint32_t rank) { return fmt::format("rank{}.safetensors", rank); }
 
 PlannedFile plan_rank_file(const std::vector<RankTensor>& tensors, DType dtype, uint32_t rank) {
   struct Entry {

@@ -26,6 +26,5 @@ std::vector<RankTensor> rank_tensors(const DecoderModel& model, const TrtllmArch
 
 // rank<N>.safetensors: tensors by dtype (f32, bf16, f16, i8), then by name; no metadata.
 PlannedFile plan_rank_file(const std::vector<RankTensor>& tensors, DType dtype, uint32_t rank);
-std::string rank_file_name(uint32_t rank);
 
 }  // namespace transload

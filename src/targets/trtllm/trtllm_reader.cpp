@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/printable.h"
+#include "targets/trtllm/rank_names.h"
 #include "targets/trtllm/trtllm_config.h"
 #include "transload/error.h"
 
@@ -71,7 +72,7 @@ class RankLoader {
     }
     const uint64_t columns = options_.weight_only == WeightOnly::int8 ? out : out / 2;
     tensors_.push_back({name + ".weight", DType::i8, with_stack({in, columns})});
-    add(name + ".per_channel_scale", with_stack({out}));
+    add(name + kScalesSuffix, with_stack({out}));
   }
 
   void add_norm(const std::string& name) {
@@ -117,27 +118,25 @@ class RankLoader {
   std::vector<RequiredTensor> tensors_;
 };
 
-std::string file_of(uint32_t rank) { return fmt::format("rank{}.safetensors", rank); }
-
 void open_ranks(TrtllmCheckpoint& checkpoint, std::vector<std::string>& warnings) {
   const uint32_t world = checkpoint.options.mapping.world();
   std::vector<std::string> missing;
   for (uint32_t rank = 0; rank < world; ++rank) {
     std::error_code ignored;
-    if (!std::filesystem::exists(checkpoint.folder / file_of(rank), ignored)) {
-      missing.push_back(fmt::format("rank file: got none, expected '{}' of {}", file_of(rank), world));
+    if (!std::filesystem::exists(checkpoint.folder / rank_file_name(rank), ignored)) {
+      missing.push_back(fmt::format("rank file: got none, expected '{}' of {}", rank_file_name(rank), world));
     }
   }
   if (!missing.empty()) throw Error(ErrorCode::file_missing, join_faults(missing), {checkpoint.folder.string(), {}, {}});
   for (uint32_t rank = 0; rank < world; ++rank) {
     auto& tensors = checkpoint.ranks.emplace_back();
-    for (TensorInfo& tensor : read_safetensors(InputFile::open(checkpoint.folder / file_of(rank))).tensors) {
+    for (TensorInfo& tensor : read_safetensors(InputFile::open(checkpoint.folder / rank_file_name(rank))).tensors) {
       std::string name = tensor.name;
       tensors.emplace(std::move(name), std::move(tensor));
     }
   }
-  if (std::error_code ignored; std::filesystem::exists(checkpoint.folder / file_of(world), ignored)) {
-    warnings.push_back(fmt::format("'{}' and later files are of no rank: got world_size {}", file_of(world), world));
+  if (std::error_code ignored; std::filesystem::exists(checkpoint.folder / rank_file_name(world), ignored)) {
+    warnings.push_back(fmt::format("'{}' and later files are of no rank: got world_size {}", rank_file_name(world), world));
   }
 }
 
@@ -145,7 +144,7 @@ void open_ranks(TrtllmCheckpoint& checkpoint, std::vector<std::string>& warnings
 QuantForm form_of(const TrtllmCheckpoint& checkpoint) {
   for (const auto& rank : checkpoint.ranks) {
     for (const auto& [name, tensor] : rank) {
-      if (tensor.dtype == DType::i8 || name.ends_with(".per_channel_scale")) return QuantForm::baked;
+      if (tensor.dtype == DType::i8 || name.ends_with(kScalesSuffix)) return QuantForm::baked;
     }
   }
   return QuantForm::deferred;
@@ -164,14 +163,14 @@ void check_rank(const TrtllmCheckpoint& checkpoint, uint32_t rank, bool head_bia
   for (RequiredTensor& need : RankLoader(checkpoint, rank).required(head_bias)) {
     const auto found = tensors.find(need.name);
     if (found == tensors.end()) {
-      faults.missing.push_back(fmt::format("{}: tensor '{}': got none, expected {} {}", file_of(rank), need.name,
+      faults.missing.push_back(fmt::format("{}: tensor '{}': got none, expected {} {}", rank_file_name(rank), need.name,
                                            dtype_name(need.dtype), shape_text(need.shape)));
     } else if (const TensorInfo& got = found->second; got.shape != need.shape) {
-      faults.shapes.push_back(fmt::format("{}@{}: tensor '{}': shape: got {}, expected {}", file_of(rank), got.offset, need.name,
-                                          shape_text(got.shape), shape_text(need.shape)));
+      faults.shapes.push_back(fmt::format("{}@{}: tensor '{}': shape: got {}, expected {}", rank_file_name(rank), got.offset,
+                                          need.name, shape_text(got.shape), shape_text(need.shape)));
     } else if (got.dtype != need.dtype) {
-      faults.dtypes.push_back(fmt::format("{}@{}: tensor '{}': dtype: got {}, expected {}", file_of(rank), got.offset, need.name,
-                                          dtype_name(got.dtype), dtype_name(need.dtype)));
+      faults.dtypes.push_back(fmt::format("{}@{}: tensor '{}': dtype: got {}, expected {}", rank_file_name(rank), got.offset,
+                                          need.name, dtype_name(got.dtype), dtype_name(need.dtype)));
     }
     wanted.insert(std::move(need.name));
   }
@@ -182,7 +181,7 @@ void check_rank(const TrtllmCheckpoint& checkpoint, uint32_t rank, bool head_bia
     if (++extra_count <= kNamesShown) extra.push_back(printable(name, 80));
   }
   if (extra_count > 0) {
-    warnings.push_back(fmt::format("{}: {} tensor{} that the model does not need: '{}'{}", file_of(rank), extra_count,
+    warnings.push_back(fmt::format("{}: {} tensor{} that the model does not need: '{}'{}", rank_file_name(rank), extra_count,
                                    extra_count == 1 ? "" : "s", fmt::join(extra, "', '"),
                                    extra_count > kNamesShown ? ", …" : ""));
   }
@@ -208,7 +207,8 @@ void check_tensors(const TrtllmCheckpoint& checkpoint, std::vector<std::string>&
 const TensorInfo& TrtllmCheckpoint::tensor(uint32_t rank, const std::string& name) const {
   const auto found = ranks.at(rank).find(name);
   if (found == ranks[rank].end()) {
-    throw Error(ErrorCode::tensor_missing, "not in its rank file: got none, expected the tensor", {file_of(rank), name, {}});
+    throw Error(ErrorCode::tensor_missing, "not in its rank file: got none, expected the tensor",
+                {rank_file_name(rank), name, {}});
   }
   return found->second;
 }
@@ -223,7 +223,7 @@ bool is_trtllm_checkpoint(const std::filesystem::path& folder) {
     return json.find("architecture") != nullptr;
   } catch (const Error&) {
     // Opening it shall say what is wrong with the file.
-    return std::filesystem::exists(folder / file_of(0), ignored);
+    return std::filesystem::exists(folder / rank_file_name(0), ignored);
   }
 }
 
